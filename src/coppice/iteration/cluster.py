@@ -1,4 +1,4 @@
-"""Boxes of GPUs as training jobs see them, from a topology."""
+"""Boxes of GPUs as a training job needs them, from a topology."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ CONSTANTS = {
 
 
 def constants_borrowed(cluster: Cluster) -> str:
-    """GPU that a cluster's constants were fitted to, if it is another one; empty if not.
+    """GPU whose fitted constants a cluster uses instead of its own; empty if they are its own.
 
     Examples:
         >>> constants_borrowed(box_of("B200"))
@@ -131,7 +131,7 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
 
 
 def _let_through(topology: Topology) -> float:
-    """Bytes a second that the network lets from any set of boxes to the others: every ring leaves it and comes back."""
+    """Bytes a second that the network carries from any set of boxes to the others and back."""
     boxes = sorted(set(topology.host[topology.rank_nodes].tolist()))
     place = {host: str(number) for number, host in enumerate(boxes)}
     ends = [place.get(int(topology.host[v]), name) for v, name in enumerate(topology.node_ids)]
@@ -152,7 +152,7 @@ def _let_through(topology: Topology) -> float:
 
 
 def _no_more_than(rate: float, most: float, whose: str, where: str) -> float:
-    """A rate that calibrated rings reckon with, and not more than the topology lets through, which is said."""
+    """Rate of calibrated rings, capped at what the topology carries, with a note where it is."""
     if rate <= most * (1 + 1e-9):
         return rate
     warnings.warn(
@@ -166,7 +166,7 @@ def _no_more_than(rate: float, most: float, whose: str, where: str) -> float:
 def _cluster(
     topology: Topology, sheet: Device, calibration: Calibration, table: DeviceTable | None
 ) -> Cluster:
-    """The cluster of a topology whose GPUs are those of a sheet."""
+    """Cluster of a topology with the GPUs of a data sheet."""
     ranks = np.flatnonzero(topology.rank >= 0)
     boxes = np.unique(topology.host[ranks], return_counts=True)
     if len(set(boxes[1].tolist())) > 1:
@@ -205,7 +205,7 @@ def _cluster(
 
 
 def _apart(topology: Topology, box: int) -> tuple[tuple[tuple[int, int], float], ...]:
-    """What a GPU sends directly to GPUs of its box outside of its group, at most, by ranks and stride of groups.
+    """Peak rate from a GPU directly to GPUs of its box outside its group, by ranks and stride of groups.
 
     A group whose members have no path to each other but through other GPUs counts as one with all links.
     """

@@ -1,4 +1,4 @@
-"""Device models of GPUs: data-sheet peaks, and constants fitted to measurements."""
+"""GPU models: data-sheet peaks, and constants fitted to measurements."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ TFLOP/s, 3.28 TB/s and 128 GB, and five links of 50 GB/s to others."""
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Fitted constants of a kind of GPU.
+    """Constants fitted for a kind of GPU.
 
     Ten numbers are fitted to measured iterations; what the host takes to launch kernels is not among them.
     """

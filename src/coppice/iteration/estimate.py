@@ -1,4 +1,4 @@
-"""Closed-form iteration time of a transformer on boxes of GPUs, part by part.
+"""Closed-form iteration time of a transformer on boxes of GPUs, by component.
 
 Theory. A micro-batch takes each layer the time of its matrix products (at the share of the peak that the size of
 their results allows), of attention, and of passes over activations at the rate of memory; at least what the host needs
@@ -79,11 +79,11 @@ class Cluster:
 
     @property
     def calibrated(self) -> Cluster:
-        """The same with closed-form collectives."""
+        """The same cluster with closed-form collectives."""
         return self if self.costs is None else replace(self, costs=None)
 
     def matrix_flops(self, m: float, n: float, k: float) -> float:
-        """FLOP/s of a product of m x k and k x n."""
+        """FLOP/s of an (m x k) by (k x n) matrix product."""
         if self.table is not None:
             return self.precision * self.table.matrix_flops(m, n, k)
         side = math.sqrt(m * n)
@@ -91,7 +91,7 @@ class Cluster:
         return self.device.flops * self.precision * share
 
     def attention_flops(self, sequences: float, seq: float, heads: float, *, backward: bool = False) -> float:
-        """FLOP/s of attention, counted without masking."""
+        """FLOP/s of attention, with masked scores counted."""
         measured = 0.0
         if self.table is not None:
             measured = self.table.attention_flops(sequences, seq, heads, backward=backward)
@@ -99,25 +99,25 @@ class Cluster:
 
     @property
     def host_seconds(self) -> float:
-        """Host time of a pass over a layer."""
+        """CPU launch time of a pass over a layer."""
         return self.calibration.host_seconds
 
     @property
     def memory_rate(self) -> float:
-        """Bytes per second of passes over memory."""
+        """Memory bandwidth in bytes per second."""
         if self.table is not None:
             return self.table.memory_rate
         return self.device.memory_bytes_per_second * self.calibration.memory_share
 
     def near_rate(self, ranks: int, stride: int) -> float:
-        """Rate of a GPU within its box group in bytes per second."""
+        """Rate of a GPU to its neighbours in the box, in bytes per second."""
         own = self.device.link_bytes_per_second - dict(self.apart).get((ranks, stride), 0.0)
         return own * self.calibration.near_share
 
     def ring_seconds(
         self, size_bytes: float, ranks: int, stride: int, *, rounds: int = 2, share: float = 0.0
     ) -> float:
-        """Time of concurrent ring gathers or scatters (1 round) or all-reduces (2 rounds).
+        """Time of concurrent ring all-gathers or reduce-scatters (1 round) or all-reduces (2 rounds).
 
         All groups do so at once; those of a box share its NICs. Where GPUs share NICs, a group with some GPUs of a box
         has one at most at each of them: its ring comes in there and leaves from the GPU of another, the way of which to
@@ -147,7 +147,7 @@ class Cluster:
         return waits + max(near if inside > 1 else 0.0, far)
 
     def sum_seconds(self, size_bytes: float, ranks: int, *, split: bool) -> float:
-        """Time of all-reduces in groups of neighbours.
+        """Time of all-reduces in groups of adjacent ranks.
 
         Args:
             size_bytes: Bytes of the whole buffer of a rank.
@@ -159,7 +159,7 @@ class Cluster:
         return sum(self.costs.cost(name, size_bytes, RankGroup(ranks, 1)).seconds for name in names)
 
     def exchange_seconds(self, size_bytes: float, ranks: int, stride: int) -> float:
-        """Time of an all-to-all with equal shares.
+        """Time of a balanced all-to-all.
 
         All groups at a stride do so at once. What stays in a box crosses its links, the rest the NICs that its GPUs
         share; both at the same time.
@@ -277,7 +277,7 @@ def estimate(
 
 
 def _slowest(layers: int, stages: int, layer: float, head: float) -> tuple[int, int]:
-    """Layers and heads of the slowest stage where it is as quick as can be, by the seconds of both."""
+    """Layers and heads of the slowest stage in the best partition."""
     dealt = []
     for last in range(layers + 1):
         other = math.ceil((layers - last) / (stages - 1))
@@ -287,12 +287,12 @@ def _slowest(layers: int, stages: int, layer: float, head: float) -> tuple[int, 
 
 
 def _tensors(model: Transformer) -> int:
-    """Tensors of parameters of a layer: four matrices and the gains of two norms, each with a bias or without."""
+    """Number of parameter tensors of a layer: four matrices and the gains of two norms, each with or without a bias."""
     return 12 if model.biases else 6
 
 
 def hop_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Time of sending a micro-batch's activations to the next stage.
+    """Time to send a micro-batch's activations to the next stage.
 
     Each rank of a tensor-parallel group sends its share; without sequence parallelism they gather the whole (scatter
     and gather of Narayanan et al., SC 2021, section 4.1).
@@ -305,7 +305,7 @@ def hop_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
 
 @dataclass(frozen=True)
 class LayerWork:
-    """Compute work of a GPU per micro-batch."""
+    """Compute time of a GPU per micro-batch."""
 
     tokens: float  # Its tokens
     forward: float  # Seconds of the forward pass of a layer
@@ -320,7 +320,7 @@ class LayerWork:
 
     @classmethod
     def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> LayerWork:
-        """Work by the efficiency of matrix products, attention and memory passes."""
+        """Estimate by the efficiency of matrix products, attention and memory-bound operations."""
         memory = cluster.memory_rate
         tokens = layout.micro_batch * model.seq / layout.context
         own = tokens / layout.tensor
@@ -353,7 +353,7 @@ class LayerWork:
 
 
 def products_seconds(model: Transformer, tokens: float, tensor: int, cluster: Cluster) -> float:
-    """Forward time of the matrix products of a layer on one tensor-parallel rank.
+    """Forward time of a layer's matrix products on one tensor-parallel rank.
 
     Those of experts that tokens are sent to are not among them.
     """
@@ -374,7 +374,7 @@ def products_seconds(model: Transformer, tokens: float, tensor: int, cluster: Cl
 
 
 def _routed_seconds(model: Transformer, layout: Layout, cluster: Cluster, tokens: float) -> float:
-    """What products of experts take: slots are padded, and an expert has few tokens."""
+    """Time of the experts' matrix products, with padded slots and few tokens per expert."""
     used = model.expert_layers / model.layers * model.experts_per_token * model.expert_parameters
     rows = max(1.0, tokens * model.routed_share * layout.expert / model.experts)
     width = (model.expert_ffn or model.ffn) / layout.tensor
@@ -383,14 +383,14 @@ def _routed_seconds(model: Transformer, layout: Layout, cluster: Cluster, tokens
 
 
 def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Time of an all-to-all between expert-parallel ranks per micro-batch, one direction."""
+    """Time of one all-to-all between expert-parallel ranks per micro-batch."""
     tokens = layout.micro_batch * model.seq / layout.context
     size = _HALF * tokens * model.routed_share * model.hidden / layout.tensor
     return cluster.exchange_seconds(size, layout.expert, layout.tensor)
 
 
 def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Time of gathering a layer's keys and values between context-parallel ranks.
+    """Time to gather a layer's keys and values between context-parallel ranks.
 
     Scattering their gradients takes as long. Nothing hides either: attention that goes around the ring with the keys
     (Liu et al., arXiv 2310.01889) would.
@@ -402,7 +402,7 @@ def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> flo
 def gathering_seconds(
     model: Transformer, layout: Layout, cluster: Cluster, framework: Framework = MEGATRON
 ) -> float:
-    """Exposed ZeRO-3 time of a layer: parameter gather and gradient scatter."""
+    """Exposed ZeRO-3 time of a layer: parameter all-gather and gradient reduce-scatter."""
     if layout.shard is not Shard.ZERO3:
         return 0.0
     size = _HALF * (model.dense_parameters + model.routed_parameters) / model.layers / layout.tensor

@@ -60,7 +60,7 @@ class KinetoCollective:
 
 @dataclass(frozen=True, kw_only=True)
 class ProfiledStep:
-    """A profiler step (``ProfilerStep#N``): a range of the program's thread."""
+    """A profiler step (``ProfilerStep#N``): an interval of the CPU thread."""
 
     number: int  # Its number
     begin: float  # When it begins, in microseconds
@@ -91,7 +91,7 @@ class MeasuredTrace:
         )
 
     def step(self, number: int) -> MeasuredTrace:
-        """Calls of one step with their operations, which may end later."""
+        """Calls of one step with the operations that they launched, which may end later."""
         chosen = next((each for each in self.profiled if each.number == number), None)
         if chosen is None:
             there = shortened([each.number for each in self.profiled], 8)
@@ -135,7 +135,7 @@ class MeasuredTrace:
         return min([each[0] for each in self.operations] + [each[0] for each in self.calls])
 
     def busy_us(self) -> dict[str, float]:
-        """Time for which the device computes, communicates, communicates alone (exposed), and does nothing."""
+        """Time of computation, communication, exposed communication, and idle time of the device."""
         compute = _union([each[:2] for each in self.operations if not each[3]])
         communication = _union([each[:2] for each in self.operations if each[3]])
         both = _union([each[:2] for each in self.operations])
@@ -161,7 +161,7 @@ class MeasuredTrace:
 
 
 def _union(spans: Sequence[tuple[float, ...]]) -> list[tuple[float, float]]:
-    """Spans without overlap that cover the same."""
+    """Disjoint intervals with the same union."""
     found: list[tuple[float, float]] = []
     for begin, end in sorted((each[0], each[1]) for each in spans):
         if found and begin <= found[-1][1]:
@@ -176,7 +176,7 @@ def _length(spans: Sequence[tuple[float, float]]) -> float:
 
 
 def _graph(trace: MeasuredTrace, factors: Mapping[str, float]) -> TaskGraphBuilder:
-    """The tasks of a trace."""
+    """Task graph of a trace."""
     graph = TaskGraphBuilder()
     start = trace.begin_us
     launched = _host_tasks(graph, trace, start, factors["host"])
@@ -214,7 +214,7 @@ def _graph(trace: MeasuredTrace, factors: Mapping[str, float]) -> TaskGraphBuild
 
 
 def _awaited(trace: MeasuredTrace) -> dict[int, int]:
-    """For each call that synchronises the operation whose end it waited for.
+    """For each synchronising call the operation that it waited for.
 
     A call that returned after the operation that it launched had ended waited for it, as copies to the host do. A call
     to synchronise waited for the last of those that ended before it returned.
@@ -234,7 +234,7 @@ def _awaited(trace: MeasuredTrace) -> dict[int, int]:
 def _host_tasks(
     graph: TaskGraphBuilder, trace: MeasuredTrace, start: float, factor: float
 ) -> dict[int, tuple[int, int]]:
-    """Chains of calls of each thread; for each call the task before it and the task that it is."""
+    """Chains of calls of each thread; for each call its task and the task before it."""
     found: dict[int, tuple[int, int]] = {}
     threads: dict[str, list[int]] = defaultdict(list)
     for number, (_, _, thread, _, _) in enumerate(trace.calls):
@@ -268,7 +268,7 @@ def _host_tasks(
 def _last_elsewhere(
     trace: MeasuredTrace, by_end: Sequence[tuple[float, int]], thread: str, after: float, before: float
 ) -> int:
-    """The call of another thread that ended last in a span; -1: there is none."""
+    """Call of another thread that ended last in an interval; -1: none."""
     place = bisect_right(by_end, (before, len(by_end))) - 1
     while place >= 0 and by_end[place][0] > after:
         if trace.calls[by_end[place][1]][2] != thread:
@@ -317,7 +317,7 @@ def read_kineto(path: Path | str) -> MeasuredTrace:
 
 
 def _streams(operations: Sequence[ProfilerEvent]) -> list[str]:
-    """The stream of each operation, with its device where there are several."""
+    """Stream of each operation, with its device where there are several."""
     devices = [str(each.told.get("device", each.process)) for each in operations]
     several = len(set(devices)) > 1
     return [
@@ -327,7 +327,7 @@ def _streams(operations: Sequence[ProfilerEvent]) -> list[str]:
 
 
 def _stream(each: ProfilerEvent) -> str:
-    """The stream of an operation: as it notes, or by the name of its thread (``stream 7``)."""
+    """Stream of an operation: its recorded one, or the name of its thread (``stream 7``)."""
     noted = each.told.get("stream")
     return str(noted) if noted is not None else each.thread.removeprefix("stream ")
 
@@ -335,7 +335,7 @@ def _stream(each: ProfilerEvent) -> str:
 def _in_turn(
     operations: Sequence[ProfilerEvent], streams: Sequence[str]
 ) -> tuple[list[tuple[float, float]], list[str]]:
-    """When operations run, one after the other on each stream, and what was cut for that.
+    """Intervals of operations without overlap on each stream, and how much was cut for that.
 
     Clocks of a device, or kernels that begin before the one ahead of them has ended (programmatic launches), make
     events of a stream overlap. What is behind then counts from the end of what is ahead, so that a stream is busy for
@@ -362,7 +362,7 @@ def _in_turn(
 
 
 def _collective(each: ProfilerEvent, span: tuple[float, float]) -> KinetoCollective:
-    """A collective by what its kernel notes; long lists of ranks are cut off by the profiler, so they are not read."""
+    """Collective from its kernel's annotations; the profiler truncates long lists of ranks, so they are not read."""
     told = each.told
     elements = max(_count(told.get("In msg nelems")), _count(told.get("Out msg nelems")))
     name = str(told.get("Collective name", "") or each.name)
@@ -377,5 +377,5 @@ def _collective(each: ProfilerEvent, span: tuple[float, float]) -> KinetoCollect
 
 
 def _count(value: Any) -> int:
-    """A number that may be text, or missing."""
+    """Integer that may be text, or missing."""
     return int(value) if isinstance(value, int | float) or str(value).isdigit() else 0

@@ -18,7 +18,7 @@ from coppice.files import read_bytes
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWorkload:
-    """Layers of a model, the first nearest to the input, and a network for one message at a time.
+    """Layers of a model, the first nearest to the input, and a network that sends one message at a time.
 
     A message of x bytes takes ``message_seconds + x / bytes_per_second``: an all-reduce of all workers.
 
@@ -84,7 +84,7 @@ class LayerWorkload:
         self._check_columns()
 
     def _check_columns(self) -> None:
-        """Columns that may be left out."""
+        """Check the optional columns."""
         for name in ("inputs", "weight_backward", "separable", "matrices", "dtypes"):
             column = getattr(self, name)
             if column and len(column) != self.layers:
@@ -154,11 +154,11 @@ class LayerWorkload:
         return not self.separable or self.separable[layer]
 
     def weight_seconds(self, layer: int) -> float:
-        """Weight-gradient part of a backward pass."""
+        """Time of the weight-gradient part of a backward pass."""
         return self.weight_backward[layer] if self.weight_backward else self.backward[layer] / 2
 
     def following(self, column: Sequence[float]) -> list[float]:
-        """For each layer, the sum of a column over it and its transitive successors."""
+        """Per layer, the sum of a column over it and its transitive successors."""
         if not self.inputs:
             return list(accumulate(reversed(column)))[::-1]
         behind: list[set[int]] = [{layer} for layer in range(self.layers)]
@@ -168,7 +168,7 @@ class LayerWorkload:
         return [sum(column[each] for each in sorted(own)) for own in behind]
 
     def preceding(self, column: Sequence[float]) -> list[float]:
-        """For each layer, the sum of a column over it and its transitive predecessors."""
+        """Per layer, the sum of a column over it and its transitive predecessors."""
         if not self.inputs:
             return list(accumulate(column))
         before: list[set[int]] = []
@@ -177,7 +177,7 @@ class LayerWorkload:
         return [sum(column[each] for each in sorted(own)) for own in before]
 
     def lower_bound_seconds(self) -> float:
-        """Lower bound for layer-wise execution with one all-reduce of every gradient.
+        """Lower bound on layer-by-layer execution with one all-reduce of every gradient.
 
         From the end of the backward pass of layer i until its next forward pass the network carries the gradients of
         layer i and of all that it needs (in a chain layers 0 to i), in one message at least: their backward passes come
@@ -198,7 +198,7 @@ class LayerWorkload:
 
 
 class _LayerFile(msgspec.Struct, forbid_unknown_fields=True):
-    """The file."""
+    """Fields of a workload file."""
 
     forward: tuple[float, ...]
     backward: tuple[float, ...]

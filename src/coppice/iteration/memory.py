@@ -1,4 +1,4 @@
-"""Memory of a job on a GPU, by its parts.
+"""Memory of a job per GPU: parameters, gradients, optimizer states, activations.
 
 Sources: states of mixed-precision Adam as in ZeRO (Rajbhandari et al., SC 2020, section 3.1); activations of a layer,
 and passes in flight of 1F1B and its interleaved form, as in Korthikanti et al. (MLSys 2023, section 4).
@@ -16,7 +16,7 @@ _WEIGHT, _GRADIENT, _ADAM = 2, 2, 12  # bytes for each parameter
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes on the first pipeline device, which holds the most."""
+    """Bytes on the first pipeline stage, which holds the most."""
 
     parameters: float  # 16-bit weights
     gradients: float  # 16-bit gradients
@@ -25,12 +25,12 @@ class Memory:
 
     @property
     def total(self) -> float:
-        """All of it."""
+        """Total memory."""
         return self.parameters + self.gradients + self.optimizer + self.activations
 
 
 def memory_of(model: Transformer | LayeredModel, layout: Layout) -> Memory:
-    """Memory of the first pipeline device.
+    """Memory of the first pipeline stage.
 
     Examples:
         GPT-3 without any sharing of states takes 16 bytes for each of its 175 billion parameters:
@@ -83,7 +83,7 @@ def layer_bytes(model: Transformer, layout: Layout) -> float:
 
 
 def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:
-    """What each replica of a row of layers holds: its share of tables, and a copy of all else."""
+    """Memory of a sequential model's replica: its shard of the tables, and a copy of everything else."""
     tables = model.table_parameters / layout.replicas
     copied = model.parameters - model.table_parameters
     stepped = layout.replicas if layout.shard is not Shard.NONE else 1

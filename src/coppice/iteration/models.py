@@ -1,4 +1,4 @@
-"""Models by the names of papers."""
+"""Transformers of published papers by name."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coppice.text import suggestion
 
 
 def _gpt(layers: int, hidden: int, heads: int, *, seq: int = 2048, vocab: int = 51200) -> Transformer:
-    """A model of Megatron-LM's tables: learned positions, biases, a norm at the end."""
+    """Model of Megatron-LM's tables: learned positions, biases, a final norm."""
     return Transformer(
         layers=layers,
         hidden=hidden,
@@ -34,7 +34,7 @@ def _llama(
     vocab: int = 128256,
     **experts: Any,
 ) -> Transformer:
-    """A model like Llama: a gated MLP, no biases, weights of its own in the output layer; perhaps with experts."""
+    """Model like Llama: gated MLP, no biases, an untied output layer; optionally with experts."""
     return Transformer(
         layers=layers,
         hidden=hidden,
@@ -51,7 +51,7 @@ def _llama(
 
 
 def _bert(layers: int, hidden: int, heads: int) -> Transformer:
-    """An encoder: positions, two types of tokens, a norm after the embedding, and a layer that pools."""
+    """Encoder: learned positions, two token types, a norm after the embedding, and a pooling layer."""
     return Transformer(
         layers=layers,
         hidden=hidden,
@@ -66,7 +66,7 @@ def _bert(layers: int, hidden: int, heads: int) -> Transformer:
 
 
 def _vit(layers: int, hidden: int, heads: int, patch: int) -> Transformer:
-    """A vision transformer on pictures of 224 x 224, with a class token and 1,000 classes."""
+    """Vision transformer on images of 224 x 224, with a class token and 1,000 classes."""
     seq, classes = (224 // patch) ** 2 + 1, 1000
     return Transformer(
         layers=layers,
@@ -84,7 +84,7 @@ def _vit(layers: int, hidden: int, heads: int, patch: int) -> Transformer:
 
 
 def _switch(layers: int, hidden: int, heads: int, ffn: int, experts: int) -> Transformer:
-    """A decoder with experts as in Switch Transformers: one a token, every other layer."""
+    """Decoder with experts as in Switch Transformers: top-1 routing, in every other layer."""
     return Transformer(
         layers=layers,
         hidden=hidden,

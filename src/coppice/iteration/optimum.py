@@ -1,4 +1,4 @@
-"""Exact minimum iteration time over all groupings and orders of messages, for small workloads.
+"""Exact minimum of the iteration time over all groupings and orders of messages, for small workloads.
 
 Theory. All gradients of an iteration are summed between its backward pass and the next forward passes, so that
 iterations do not meet on the network and an iteration is a problem by itself: messages on one machine. A message of a
@@ -31,7 +31,7 @@ class OptimalMessages:
 
 @dataclass(frozen=True)
 class _State:
-    """Some layers are sent: the network is free at a time, and the iteration cannot end before another."""
+    """Partial schedule: layers sent so far, time at which the network is free, lower bound on the iteration."""
 
     free: float
     end: float
@@ -97,7 +97,7 @@ def optimal_messages(workload: LayerWorkload, *, parts: int = 1, barrier: bool =
 
 
 def _passes(workload: LayerWorkload) -> tuple[list[float], list[float]]:
-    """When the backward pass of each layer is done, from its begin on; the forward passes from each layer on."""
+    """End of each layer's backward pass from the start of backward; end of forward from each layer on."""
     done, left = [0.0] * workload.layers, [0.0] * workload.layers
     at = tail = 0.0
     for layer in reversed(range(workload.layers)):
@@ -108,7 +108,7 @@ def _passes(workload: LayerWorkload) -> tuple[list[float], list[float]]:
 
 
 def _first_of_their_layers(group: int, sent: int, items: list[int]) -> bool:
-    """Whether a group takes the parts of a layer in turn: they are alike, so that one order of them is enough."""
+    """Symmetry breaking: equal slices of a layer are sent in one order only."""
     taken = sent | group
     return all(
         not (group >> item & 1 and items[item] == items[item - 1] and not taken >> (item - 1) & 1)
@@ -117,7 +117,7 @@ def _first_of_their_layers(group: int, sent: int, items: list[int]) -> bool:
 
 
 def _least(states: list[_State]) -> list[_State]:
-    """Those that no other beats in both times."""
+    """Pareto-minimal states by both times."""
     kept: list[_State] = []
     for state in sorted(states, key=lambda each: (each.free, each.end)):
         if not kept or state.end < kept[-1].end:

@@ -1,4 +1,4 @@
-"""The time of an iteration under a policy, with what no policy can beat."""
+"""Predicted iteration time under a policy, with its lower bound."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coppice.iteration.steady import steady_iteration
 
 @dataclass(frozen=True, kw_only=True)
 class PredictedIteration:
-    """An iteration in the long run."""
+    """A steady-state iteration."""
 
     policy: str  # Name of the policy
     iteration_seconds: float  # Time from one iteration to the next
@@ -38,7 +38,7 @@ class PredictedIteration:
 def predict(
     workload: LayerWorkload, policy: str, settings: Mapping[str, Any] | None = None
 ) -> PredictedIteration:
-    """The time of an iteration of a workload under a policy.
+    """Predict the iteration time of a workload under a policy.
 
     Args:
         policy: Name of the policy (see :data:`coppice.iteration.policies.catalogue.POLICIES`).

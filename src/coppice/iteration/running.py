@@ -1,4 +1,4 @@
-"""Simulation of a graph of tasks: when each starts and ends, what it waited for, and what no order can beat."""
+"""Simulation of a task graph: start and end of each task, what it waited for, and lower bounds."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _SHOWN = 12  # tasks of a circle that are named
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TaskTimes:
-    """When the tasks of a graph run."""
+    """Start and end times of the tasks of a graph."""
 
     graph: TaskGraph  # The graph
     start: NDArray[np.float64]  # Seconds at which each task starts
@@ -26,17 +26,17 @@ class TaskTimes:
 
     @property
     def seconds(self) -> float:
-        """From the start of the first task to the end of the last one."""
+        """Makespan."""
         return float(self.finish.max(initial=0.0))
 
     def busy_seconds(self, stream: int) -> float:
-        """Time for which a stream runs tasks."""
+        """Busy time of a stream."""
         own = self.graph.stream == stream
         return float((self.finish[own] - self.start[own]).sum())
 
 
 def run_tasks(graph: TaskGraph) -> TaskTimes:
-    """When each task runs: natively, by the rules of ``cpp/tasks/tasks.h``.
+    """Simulate a task graph: natively, by the rules of ``cpp/tasks/tasks.h``.
 
     A task is ready when all that it comes after has ended; a free stream takes the ready task with the least
     priority, of equal ones the one submitted first, and runs it to its end. Tasks that load links beyond their capacity
@@ -82,7 +82,7 @@ def run_tasks(graph: TaskGraph) -> TaskTimes:
 
 
 def _circle(graph: TaskGraph, stuck: NDArray[np.bool_]) -> list[int]:
-    """Tasks that wait for each other in a circle, the first one again at the end."""
+    """Tasks of a dependency cycle, the first one repeated at the end."""
     at, seen = int(np.flatnonzero(stuck)[0]), {}
     path: list[int] = []
     while at not in seen:
@@ -94,7 +94,7 @@ def _circle(graph: TaskGraph, stuck: NDArray[np.bool_]) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class LowerBounds:
-    """What no order of the tasks of a graph on their streams can beat, in seconds."""
+    """Lower bounds over all orders of a graph's tasks on their streams, in seconds."""
 
     path: float  # The longest path of tasks that wait for each other
     stream: str = ""  # Name of the busiest stream; empty: there is none
@@ -104,12 +104,12 @@ class LowerBounds:
 
     @property
     def seconds(self) -> float:
-        """The largest."""
+        """Largest bound."""
         return max(self.path, self.stream_seconds, self.link_seconds)
 
 
 def lower_bounds(graph: TaskGraph) -> LowerBounds:
-    """What no order of the tasks on their streams can beat.
+    """Lower bounds over all orders of the tasks on their streams.
 
     Examples:
         >>> from coppice.iteration.tasks import TaskGraphBuilder
@@ -158,5 +158,5 @@ def lower_bounds(graph: TaskGraph) -> LowerBounds:
 
 
 def lower_bound_seconds(graph: TaskGraph) -> float:
-    """What no order of the tasks on their streams can beat: the largest of :func:`lower_bounds`."""
+    """Lower bound over all orders of the tasks on their streams: the largest of :func:`lower_bounds`."""
     return lower_bounds(graph).seconds

@@ -1,4 +1,4 @@
-"""Layouts of a model on a cluster: all that divide it and fit into memory, the fastest first.
+"""Search the layouts of a model on a cluster that divide it and fit into memory, fastest first.
 
 The closed form orders them all; the best are simulated, and then ordered by what that says.
 """
@@ -22,7 +22,7 @@ from coppice.iteration.workload.times import layer_workload
 
 
 def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Cluster) -> Estimate:
-    """The time of an iteration.
+    """Iteration time of a layout.
 
     A transformer is estimated part by part. Replicas of a row of layers sum the gradients of their last micro-batch in
     buckets beside its backward pass (PyTorch DDP, VLDB 2020), which is simulated.
@@ -65,7 +65,7 @@ _RECOMPUTES = (Recompute.NONE, Recompute.SELECTIVE, Recompute.FULL)
 
 @dataclass(frozen=True, kw_only=True)
 class FoundLayout:
-    """A layout that fits."""
+    """Layout that fits."""
 
     layout: Layout  # The layout
     estimate: Estimate  # Its iteration
@@ -89,7 +89,7 @@ class FoundLayout:
 
 @dataclass(frozen=True, kw_only=True)
 class LayoutSearch:
-    """What a search found."""
+    """Result of a search."""
 
     found: Sequence[FoundLayout]  # Layouts that fit, the fastest first
     tried: int  # Layouts that divide the model and the batch
@@ -98,7 +98,7 @@ class LayoutSearch:
 
 @dataclass(frozen=True, kw_only=True)
 class SimulatedLayout:
-    """A layout that fits, simulated."""
+    """Layout that fits, simulated."""
 
     found: FoundLayout  # The layout, and its closed form
     seconds: float  # An iteration
@@ -127,7 +127,7 @@ _COSTS = {
 def simulated_layouts(
     model: Transformer | LayeredModel, cluster: Cluster, found: Sequence[FoundLayout]
 ) -> list[SimulatedLayout]:
-    """Layouts simulated, the fastest first; nothing overlaps but the sums of gradients of a row of layers."""
+    """Simulate layouts, fastest first; only gradient all-reduces of a sequential model overlap."""
     simulated = []
     for each in found:
         layout = each.layout
@@ -151,7 +151,7 @@ def search_layouts(
     *,
     fused_attention: bool = True,  # Scores of attention stay on the chip
 ) -> LayoutSearch:
-    """All layouts of a model over so many GPUs.
+    """Search all layouts of a model over a number of GPUs.
 
     Tensor parallelism stays inside a box; of recomputation the least that fits is taken, of sharing out states of the
     optimizer both ways; experts are shared out by as many ranks as divide them. A row of layers has replicas alone.
@@ -199,7 +199,7 @@ def _layouts(
     *,
     fused_attention: bool,
 ) -> Iterator[Layout]:
-    """Layouts that divide everything."""
+    """Layouts whose degrees divide everything."""
     if isinstance(model, LayeredModel):
         for micro_batch in _divisors(global_batch // gpus) if global_batch % gpus == 0 else ():
             for shard in _shards(gpus):
@@ -238,7 +238,7 @@ def _layouts(
 
 
 def _shards(replicas: int) -> tuple[Shard, ...]:
-    """What replicas may share out."""
+    """Sharding options of the replicas."""
     return (Shard.NONE, Shard.ZERO1) if replicas > 1 else (Shard.NONE,)
 
 

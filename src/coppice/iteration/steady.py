@@ -1,4 +1,4 @@
-"""The time of an iteration in the long run: the distance between two that follow each other, once it repeats."""
+"""Steady-state iteration time: the interval between consecutive iterations, once it repeats."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ _COUNTS = (6, 12, 24, 48, 96)
 
 @dataclass(frozen=True, kw_only=True)
 class SteadyIteration:
-    """An iteration among many."""
+    """An iteration in steady state."""
 
     seconds: float  # Time from one to the next, over a period
     # Iterations after which the distances repeat; 0 if they did not within those simulated, and `seconds` is
@@ -28,7 +28,7 @@ class SteadyIteration:
 
 
 def steady_iteration(iterations: Callable[[int], IterationGraph]) -> SteadyIteration:
-    """Simulate iterations until their distances repeat, and how far behind each what ends it is.
+    """Simulate iterations until their intervals and the lags of their last tasks repeat.
 
     Distances alone may repeat for a while as messages fall further and further behind, until an iteration waits for
     them. Where nothing repeats within those simulated, what falls behind most sets the pace.
@@ -64,7 +64,7 @@ def steady_iteration(iterations: Callable[[int], IterationGraph]) -> SteadyItera
 
 
 def _settled(behind: Sequence[NDArray[np.float64]], period: int) -> bool:
-    """Whether the ends of an iteration are as far behind its start as a period before, in the last period."""
+    """Whether the lags of an iteration's last tasks equal those a period earlier, over the last period."""
     numbers = range(max(period, len(behind) - period), len(behind))
     return all(
         len(behind[number]) != len(behind[number - period])
@@ -74,7 +74,7 @@ def _settled(behind: Sequence[NDArray[np.float64]], period: int) -> bool:
 
 
 def _period(gaps: Sequence[float]) -> int:
-    """Least number of gaps after which the last ones repeat, seen at least three times where it is above 1; 0: none."""
+    """Shortest period of the last intervals, seen at least three times if above 1; 0: none."""
     for period in range(1, len(gaps) // 3 + 1):
         last = gaps[-period:]
         seen = [gaps[len(gaps) - (turn + 1) * period : len(gaps) - turn * period] for turn in range(1, 3)]

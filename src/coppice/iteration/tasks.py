@@ -1,4 +1,4 @@
-"""Graphs of tasks: what a training iteration does, on which stream, after what."""
+"""Task graphs: tasks of training iterations with streams and dependencies."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coppice.rows import offsets
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TaskGraph:
-    """Tasks in the order in which they were submitted, as columns."""
+    """Tasks in submission order, as columns."""
 
     names: Sequence[str]  # Name of each task, for people
     kinds: NDArray[np.int32]  # Index into `kind_names` of each task
@@ -46,13 +46,13 @@ class TaskGraph:
         return f"<{len(self)} tasks on {len(self.streams)} streams and {len(self.links)} links>"
 
     def predecessors(self, task: int) -> NDArray[np.int32]:
-        """What a task comes after."""
+        """Predecessors of a task."""
         return self.after[self.after_start[task] : self.after_start[task + 1]]
 
 
 @dataclass
 class TaskGraphBuilder:
-    """Adds tasks one by one; a task is known by its number.
+    """Builder of a task graph; tasks are numbered in submission order.
 
     Examples:
         >>> graph = TaskGraphBuilder()
@@ -83,7 +83,7 @@ class TaskGraphBuilder:
         return len(self._stream)
 
     def stream(self, name: str) -> int:
-        """The stream of a name; it is added the first time."""
+        """Number of a stream by name, added on first use."""
         return self._streams.setdefault(name, len(self._streams))
 
     def add(
@@ -115,11 +115,11 @@ class TaskGraphBuilder:
         return len(self._stream) - 1
 
     def name(self, task: int) -> str:
-        """The name of a task that was submitted."""
+        """Name of a submitted task."""
         return self._names[task]
 
     def window(self, credit: float) -> int:
-        """Add a window that lets so many bytes out before any come back, and one task more while there is any credit.
+        """Add a credit window in bytes; one more task starts while any credit is left.
 
         Returns:
             Its number.
@@ -128,7 +128,7 @@ class TaskGraphBuilder:
         return len(self._credit) - 1
 
     def hold(self, task: int, window: int, size_bytes: float) -> None:
-        """Let a task that was submitted on a stream wait for a window, of whose credit it takes so many bytes.
+        """Let a submitted task wait for a window, of whose credit it takes some bytes.
 
         The window admits by priority; its tasks then run in the order of admission. Their credit comes back when they
         end, unless an acknowledgement is named.
@@ -136,15 +136,15 @@ class TaskGraphBuilder:
         self._admitted.append((task, window, size_bytes))
 
     def acknowledge(self, task: int, by: int) -> None:
-        """Let the credit of a task come back when another one ends."""
+        """Return a task's credit when another one ends."""
         self._acknowledged[task] = by
 
     def await_tasks(self, task: int, after: Iterable[int]) -> None:
-        """Let a task that was submitted come after others as well."""
+        """Add predecessors to a submitted task."""
         self._after[task].extend(after)
 
     def barrier(self, name: str, after: Iterable[int]) -> int:
-        """Submit a task that takes no time and no stream.
+        """Submit a task without time and stream.
 
         Returns:
             Its number.
@@ -152,7 +152,7 @@ class TaskGraphBuilder:
         return self.add(name, "barrier", -1, 0.0, after=after)
 
     def build(self) -> TaskGraph:
-        """The graph."""
+        """Build the graph."""
         seconds = np.asarray(self._seconds, dtype=np.float64)
         bad = np.flatnonzero(~(np.isfinite(seconds) & (seconds >= 0)))
         if len(bad):

@@ -1,4 +1,4 @@
-"""Collectives of an iteration, added up by kind and group."""
+"""Totals of an iteration's collectives by kind and group."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class CollectiveTotal(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def collective_totals(rows: Iterable[tuple[str, str, int, int]]) -> list[CollectiveTotal]:
-    """Rows of collective, group, ranks of the group and bytes added up, those of most bytes first.
+    """Total collectives, group, ranks of the group and bytes, the most bytes first.
 
     Examples:
         >>> found = collective_totals([("all_reduce", "dp", 4, 100), ("all_reduce", "dp", 4, 50)])
@@ -69,7 +69,7 @@ def collective_totals(rows: Iterable[tuple[str, str, int, int]]) -> list[Collect
 
 
 def group_text(ranks: Sequence[int]) -> str:
-    """Ranks of a group in few words.
+    """Short text of a group's ranks.
 
     Examples:
         >>> group_text([0, 1, 2, 3]), group_text([0, 8, 16]), group_text([0, 1, 5])
@@ -83,7 +83,7 @@ def group_text(ranks: Sequence[int]) -> str:
 
 
 def standard_collective(name: str) -> str:
-    """The collective that a name of PyTorch, NCCL or Chakra speaks of; empty: none.
+    """Collective for a name of PyTorch, NCCL or Chakra; empty: none.
 
     Examples:
         >>> standard_collective("c10d::_allgather_base_"), standard_collective("ncclDevKernel_ReduceScatter_Sum_bf16")

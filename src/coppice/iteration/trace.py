@@ -1,4 +1,4 @@
-"""Tasks as a trace file for Perfetto (ui.perfetto.dev) and chrome://tracing: devices and their streams."""
+"""Trace file of tasks for Perfetto (ui.perfetto.dev) and chrome://tracing: devices and their streams."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coppice.iteration.running import TaskTimes
 
 
 def device_number(stream: str) -> int:
-    """The device, or the rank, of a stream: the first number of its name; -1: none.
+    """Device, or rank, of a stream: the first number of its name; -1: none.
 
     Examples:
         >>> device_number("link 3 to 4"), device_number("compute")

@@ -1,4 +1,4 @@
-"""Transformers as workloads: what their layers compute, hold and send, and how a job lays them out over GPUs."""
+"""Transformers as workloads: computation, memory and communication of their layers, and their layout on GPUs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _COUNTS = ("tensor", "pipeline", "data", "context", "expert", "chunks", "micro_b
 
 
 class Recompute(StrEnum):
-    """What is computed again in the backward pass instead of being kept."""
+    """Activation recomputation in the backward pass."""
 
     NONE = "none"
     SELECTIVE = "selective"
@@ -21,7 +21,7 @@ class Recompute(StrEnum):
 
 
 class Shard(StrEnum):
-    """What data-parallel replicas share out among themselves (Rajbhandari et al., SC 2020); `fsdp` is ZeRO-3.
+    """What data-parallel replicas shard (Rajbhandari et al., SC 2020); `fsdp` is ZeRO-3.
 
     Examples:
         >>> Shard("fsdp") is Shard.ZERO3, Shard("zero0") is Shard.NONE
@@ -43,7 +43,7 @@ class Shard(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class Transformer:
-    """A transformer, as large as its matrices; with experts, some of its MLPs are mixtures of them.
+    """Dimensions of a transformer; with experts, some of its MLPs are mixtures of them.
 
     Raises:
         InputError: If a number is out of range.
@@ -116,12 +116,12 @@ class Transformer:
 
     @property
     def sample(self) -> str:
-        """What a batch counts."""
+        """Unit of the batch size."""
         return "sequence"
 
     @property
     def query_width(self) -> float:
-        """Width of queries, and of what heads give back."""
+        """Width of queries, and of the heads' output."""
         return self.heads * self.head_width if self.head_width else self.hidden
 
     @property
@@ -131,17 +131,17 @@ class Transformer:
 
     @property
     def expert_layers(self) -> int:
-        """Layers whose MLP is a mixture of experts."""
+        """Number of layers with experts."""
         return (self.layers - self.first_dense) // self.expert_every if self.experts else 0
 
     @property
     def attention_parameters(self) -> float:
-        """Weights of the matrices of attention of a layer."""
+        """Attention weights of a layer, matrices only."""
         return 2 * self.hidden * (self.query_width + self.kv_width)
 
     @property
     def mlp_parameters(self) -> float:
-        """Weights of the matrices of the MLP of a layer without experts."""
+        """MLP weights of a layer without experts, matrices only."""
         return self.mlp_matrices * self.hidden * self.ffn
 
     @property
@@ -151,23 +151,23 @@ class Transformer:
 
     @property
     def shared_parameters(self) -> float:
-        """Weights of a mixture that every token passes: shared experts, and the router."""
+        """Weights of a mixture used by every token: shared experts, and the router."""
         return self.mlp_matrices * self.hidden * self.shared_ffn + self.hidden * self.experts
 
     @property
     def layer_parameters(self) -> float:
-        """Weights of the matrices that a token passes in a layer, on average where some have experts."""
+        """Weights used per token in a layer, averaged where only some have experts."""
         mixed = self.expert_layers / self.layers
         routed = self.experts_per_token * self.expert_parameters + self.shared_parameters
         return self.attention_parameters + (1 - mixed) * self.mlp_parameters + mixed * routed
 
     @property
     def routed_parameters(self) -> float:
-        """Weights of all experts of all layers, which expert parallelism shares out."""
+        """Weights of all routed experts, which expert parallelism shards."""
         return self.expert_layers * self.experts * self.expert_parameters
 
     def of_layer(self, layer: int) -> Transformer:
-        """The model whose layers are all like this one: with experts in each of them, or in none."""
+        """Model with all layers equal to a given one: with experts in each of them, or in none."""
         # The last of every `expert_every` layers has the experts.
         mixed = layer >= self.first_dense and not (layer - self.first_dense + 1) % self.expert_every
         if self.experts and mixed:
@@ -176,12 +176,12 @@ class Transformer:
 
     @property
     def routed_share(self) -> float:
-        """Slots of experts for a token, in a layer that has them."""
+        """Expert slots per token in a layer with experts."""
         return self.experts_per_token * (self.capacity_factor or 1.0)
 
     @property
     def mlp_width(self) -> float:
-        """Width of the MLPs that a token passes in a layer, on average; slots that are padded count."""
+        """MLP width per token, averaged over layers; padded slots count."""
         if not self.experts:
             return self.ffn
         mixed = self.expert_layers / self.layers
@@ -191,7 +191,7 @@ class Transformer:
 
     @property
     def dense_parameters(self) -> float:
-        """Weights of the matrices of all layers but those of experts."""
+        """Weights of all layers without experts, matrices only."""
         used = self.expert_layers * self.experts_per_token * self.expert_parameters
         return self.layers * self.layer_parameters - used
 
@@ -205,18 +205,18 @@ class Transformer:
 
     @property
     def parameters(self) -> float:
-        """Weights of the model."""
+        """Number of parameters."""
         words = self.hidden * (self.vocab * (1 if self.tied else 2) + self.input_width)
         layers = self.dense_parameters + self.routed_parameters + self.layers * self.small_parameters
         return layers + words + self.extra_parameters
 
     @property
     def active_parameters(self) -> float:
-        """Weights that a token meets."""
+        """Parameters used per token."""
         return self.parameters - self.routed_parameters * (1 - self.experts_per_token / max(1, self.experts))
 
     def forward_flops(self, sequences: float) -> float:
-        """Floating-point operations of a forward pass, two a multiply-add; attention is not halved for causality."""
+        """FLOPs of a forward pass, two per multiply-add; attention is not halved for causality."""
         tokens = sequences * self.seq
         scored = sequences * (self.scored_tokens or self.seq)
         attention = 4 * tokens * self.seq * self.query_width
@@ -227,7 +227,7 @@ class Transformer:
 
 @dataclass(frozen=True, kw_only=True)
 class Layout:
-    """How a job lies on GPUs: ranks of a tensor-parallel group next to each other, then context, data, and stages.
+    """Parallel degrees of a job; ranks are ordered by tensor, then context, data, and pipeline.
 
     Raises:
         InputError: If a number is out of range, or the batch is no multiple of the micro-batches of all replicas.
@@ -263,15 +263,15 @@ class Layout:
 
     @property
     def replicas(self) -> int:
-        """Ranks that hold the same weights of layers without experts: replicas, and ranks of context."""
+        """Ranks that hold the same weights of layers without experts: data-parallel and context-parallel ones."""
         return self.data * self.context
 
     @property
     def gpus(self) -> int:
-        """GPUs that it takes."""
+        """Number of GPUs."""
         return self.tensor * self.context * self.pipeline * self.data
 
     @property
     def micro_batches(self) -> int:
-        """Micro-batches of a replica in an iteration."""
+        """Micro-batches per replica and iteration."""
         return self.global_batch // (self.micro_batch * self.data)

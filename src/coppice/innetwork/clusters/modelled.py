@@ -123,7 +123,7 @@ def places_of(topology: Topology) -> ClusterPlaces:
 
 
 def _joins(topology: Topology, switch: int, group: Sequence[int]) -> bool:
-    """Whether GPUs hang on a switch directly, one of their box where they have boxes."""
+    """Whether GPUs are attached to a switch directly, one of their box where they have boxes."""
     index = topology.link_index
     if topology.host[switch] < 0 and any(topology.host[g] >= 0 for g in group):
         return False
@@ -234,7 +234,7 @@ class ClusterSystem:
 
 @checked
 def cluster_system(system: str, topology: Topology) -> ClusterSystem:
-    """Map a system onto a cluster, whose switches reduce and multicast where the topology says so.
+    """Map a system onto a cluster; only switches that the topology marks as able reduce and multicast.
 
     Args:
         system: Name of a system of :data:`coppice.innetwork.systems.SYSTEMS`.
@@ -426,7 +426,7 @@ def _torus_neighbours(rank: int, side: int) -> list[int]:
 
 
 def _double_tree(count: int) -> list[tuple[int, int]]:
-    """Pairs (child, parent) of two binary trees; who is inside one is a leaf of the other but for one.
+    """Pairs (child, parent) of two binary trees; an inner box of one is a leaf of the other, but for one box.
 
     >>> _double_tree(2)
     [(1, 0), (0, 1)]

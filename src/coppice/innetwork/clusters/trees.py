@@ -140,7 +140,7 @@ class SwitchTrees:
         return link
 
     def _way(self, member: int, root: int, link: list[int], ends: Sequence[int]) -> list[int]:
-        """The links between a member and the root."""
+        """Path between a member and the root."""
         way, here = [], member
         while here != root:
             number = link[here]
@@ -156,7 +156,7 @@ class SwitchTrees:
     def _above(
         self, members: Sequence[int], root: int, link: list[int], ends: Sequence[int]
     ) -> dict[int, int]:
-        """The next adding switch of every node on the ways of the members."""
+        """The next adding switch of every node on the paths of the members."""
         found: dict[int, int] = {}
         for member in members:
             way = [member, *(int(ends[number]) for number in self._way(member, root, link, ends))]
@@ -169,7 +169,7 @@ class SwitchTrees:
     def _streams(
         self, members: Sequence[int], root: int, link: list[int], ends: np.ndarray
     ) -> tuple[dict[int, int], int]:
-        """Streams on each link of the tree, and the largest number of adding switches on a way."""
+        """Streams on each link of the tree, and the largest number of adding switches on a path."""
         others = ends.tolist()
         ways = [self._way(v, root, link, others) for v in members]
         below: dict[int, int] = {}

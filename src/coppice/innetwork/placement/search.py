@@ -22,7 +22,7 @@ _NEVER = 1 << 60
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SwitchChoices:
-    """Switches that are decided to aggregate or not, and those still open."""
+    """Switches already decided to aggregate or not, and those still open."""
 
     featured: Collection[int]  # Nodes that add: given by the topology, or chosen
     open: Collection[int]  # Switches that can be chosen
@@ -140,7 +140,7 @@ class PlacedTrees:
 
 
 class _OutOfWork(Exception):  # noqa: N818 (it ends a search, and is no error)
-    """Raised where the search has used up its budget."""
+    """The search has used up its budget."""
 
 
 def search(

@@ -39,7 +39,7 @@ _PLACES = {
 
 
 def __getattr__(name: str) -> Any:
-    """A name when it is first used: what a switch can be told does not bring the native code."""
+    """Load a name on first use, so that settings of a switch do not load the native code."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
     return getattr(import_module(f"{__name__}.{_PLACES.get(name, 'client')}"), name)

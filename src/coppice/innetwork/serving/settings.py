@@ -1,4 +1,4 @@
-"""What a switch and its workers can be told, by the names of the command line, of Python and of the native code."""
+"""Settings of a switch and its workers, under one name in the command line, Python and the native code."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Protocols of in-network aggregation over simulated links, and model-checked through all interleavings."""
+"""Protocols of in-network aggregation over simulated links, at random or model-checked through all interleavings."""
 
 from __future__ import annotations
 

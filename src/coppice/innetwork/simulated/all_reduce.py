@@ -1,4 +1,4 @@
-"""All-reduces through switches of a simulated network: by chance, or by every order, loss, copy and time-out.
+"""All-reduces through switches of a simulated network: at random, or by every order, loss, copy and time-out.
 
 A simulation says when they finish, what is lost, and whether sums are right; a search goes through everything that a
 network may do to a protocol within budgets.

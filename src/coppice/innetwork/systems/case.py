@@ -1,4 +1,4 @@
-"""The case that models are asked about: workers, links, the switch between them, and loss.
+"""Input of the models: workers, links, the switch between them, and loss.
 
 Systems whose links lose nothing by assumption, or leave loss to a transport below them.
 """

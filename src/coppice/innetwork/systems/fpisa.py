@@ -13,7 +13,7 @@ from coppice.innetwork.systems.switchml import VALUES_PER_PASS, slot_bytes, slot
 
 
 def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
-    """Estimate FPISA: SwitchML's slots with an exponent beside each mantissa, one window less, a quarter more memory.
+    """Estimate FPISA: SwitchML's slots with an exponent for each mantissa, one window less, a quarter more memory.
 
     Examples:
         >>> from fractions import Fraction

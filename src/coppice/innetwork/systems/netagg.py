@@ -1,4 +1,4 @@
-"""NetAgg: middleboxes beside ordinary switches aggregate for their racks.
+"""NetAgg: middleboxes attached to ordinary switches aggregate for their racks.
 
 NetAgg (CoNEXT 2014).
 """
@@ -13,7 +13,7 @@ from coppice.innetwork.systems.protocol import SwitchProtocol
 
 
 def box_knee_gb_per_s(children: int, gb_per_s: Fraction) -> Fraction:
-    """Rate at which a box beside a switch stops being a bottleneck: R = m B.
+    """Rate at which a middlebox stops being a bottleneck: R = m B.
 
     >>> box_knee_gb_per_s(8, Fraction(5, 4))
     Fraction(10, 1)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, kw_only=True)
 class SwitchProtocol:
-    """A protocol's description; its state machines are native, under the same ``name``."""
+    """Description of a protocol; its state machines are native, under the same ``name``."""
 
     name: str  # As users write it
     title: str  # What it is, in half a line

@@ -18,7 +18,7 @@ LITTLE = 0.01
 
 @dataclass(frozen=True, kw_only=True)
 class AdvisedPolicies:
-    """Policies with their share of the possible gain."""
+    """Policies with the share of the possible gain that they reach."""
 
     name: str  # The policies
     seconds: float  # Time of an iteration
@@ -140,7 +140,7 @@ def advise(found: ComparedPolicies) -> Advice:
 
 
 def _simplest(rows: Iterable[ComparedPolicy]) -> ComparedPolicy:
-    """Of the fewest policies; of these one that a flag switches on, otherwise the fastest."""
+    """Prefer the fewest policies; of these one that a framework flag enables, otherwise the fastest."""
     return min(rows, key=lambda row: (len(_names(row)), not all(map(_stock, _names(row))), row.seconds))
 
 

@@ -50,7 +50,7 @@ _SAME = 1e-9
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPolicy:
-    """Row of the table: an iteration under policies."""
+    """Row of the table: the iteration time under policies."""
 
     name: str  # The policies, joined by `+`; `none`: the baseline
     family: str = "job"  # Rows of the same family have the same baseline
@@ -67,7 +67,7 @@ class ComparedPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class RefusedPolicy:
-    """Policies that do not apply to a job."""
+    """Policies that do not apply to a job, with the reason."""
 
     name: str  # The policies
     reason: str  # Why not, in a sentence
@@ -75,7 +75,7 @@ class RefusedPolicy:
 
 @dataclass(frozen=True, kw_only=True)
 class ComparedPolicies:
-    """Comparison of policies."""
+    """Table of policies with lower bounds."""
 
     rows: tuple[ComparedPolicy, ...]  # Those that suit, family by family, the fastest first
     refused: tuple[RefusedPolicy, ...]  # The others
@@ -165,7 +165,7 @@ def plain(job: TrainingJob) -> TrainingJob:
 
 
 def _outcome(task: tuple[TrainingJob, str]) -> ComparedPolicy | RefusedPolicy:
-    """A row, or why there is none."""
+    """Row of the table, or the reason why there is none."""
     job, name = task
     parts = name.split("+")
     overlap = next((each for each in parts if each in OVERLAP_STOCK), None)
@@ -188,7 +188,7 @@ def _outcome(task: tuple[TrainingJob, str]) -> ComparedPolicy | RefusedPolicy:
 
 
 def fastest_first(row: ComparedPolicy) -> tuple[float, int, str]:
-    """Rows by time, of equal ones the fewest policies first."""
+    """Rows by time, then by number of policies."""
     return row.seconds, 0 if row.name == BASELINE else 1 + row.name.count("+"), row.name
 
 
@@ -199,12 +199,12 @@ def _takes_long(name: str) -> bool:
 
 
 def decided_by(name: str) -> frozenset[str]:
-    """What a policy, or an overlap, decides."""
+    """Decision that a policy, or an overlap, takes."""
     return ALL_POLICIES[name].decides if name in ALL_POLICIES else frozenset({"gradients"})
 
 
 def _together(rows: Sequence[ComparedPolicy], baseline: ComparedPolicy) -> Iterator[str]:
-    """Compositions of the best of each kind that are faster than the baseline."""
+    """Compositions of the best policy of each kind, where they are faster than the baseline."""
     faster = [
         each
         for each in sorted(rows, key=fastest_first)
@@ -276,7 +276,7 @@ def _family(name: str) -> str:
 
 
 def _layered_outcome(task: tuple[LayerWorkload, str]) -> ComparedPolicy | RefusedPolicy:
-    """A row, or why there is none."""
+    """Row of the table, or the reason why there is none."""
     workload, name = task
     if name not in POLICIES:
         single = "+" not in name
@@ -316,7 +316,7 @@ _FAMILIES = {"job": "", "gradients": "policies of gradients", "order": "orders o
 
 
 def plot_policies(found: ComparedPolicies, path: str | os.PathLike[str], *, title: str) -> None:
-    """Draw policies as horizontal bars, the fastest above.
+    """Draw policies as horizontal bars, the fastest at the top.
 
     A bar is the computation of the busiest device and the rest of the iteration. A black line is what none of them
     beats, a tick what no order of the same passes and messages does.
@@ -345,7 +345,7 @@ def _figure(found: ComparedPolicies, title: str) -> Figure:
 
 
 def _bars(found: ComparedPolicies, family: str, axes: Axes) -> None:
-    """The bars of a family."""
+    """Bars of a family."""
     rows = [row for row in found.rows if row.family == family]
     baseline = found.baselines[family]
     places = range(len(rows))

@@ -52,7 +52,7 @@ class ComposedStep:
 
 
 def compose(job: TrainingJob, composition: Composition, *, contention: float = 0.0) -> ComposedStep:
-    """Simulate an iteration of a job under policies.
+    """Apply policies to a job, and simulate one iteration.
 
     What no policy decides is as the job says it runs, otherwise as in the baseline: 1F1B, of chunks interleaved;
     nothing overlaps.
@@ -111,7 +111,7 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
 
 
 def composed_job(job: TrainingJob, *, contention: float = 0.0) -> ComposedStep:
-    """Simulate an iteration of a job under its own policies.
+    """Apply a job's own policies, and simulate one iteration.
 
     Args:
         job: The job; none of its policies: the baseline.
@@ -122,7 +122,7 @@ def composed_job(job: TrainingJob, *, contention: float = 0.0) -> ComposedStep:
 
 
 def _with_run(job: TrainingJob, composition: Composition) -> Composition:
-    """The policies, with those inside layers that the job has anyhow."""
+    """Add the tensor-parallel policies that the job sets itself."""
     said = {"order": ("order", job.run.order), "gradients": ("overlap", job.run.overlap)}
     for policy in composition.policies:
         for question in sorted(policy.decides & said.keys()):
@@ -139,7 +139,7 @@ def _with_run(job: TrainingJob, composition: Composition) -> Composition:
 
 
 def _memory(job: TrainingJob, layout: Layout, step: Step, order: PipelineOrder) -> Memory:
-    """What a GPU keeps: activations are those of 1F1B, of chunks interleaved, times what the order has in flight."""
+    """Memory of a GPU; activations are those of 1F1B times what the pipeline order keeps in flight."""
     held = memory_of(job.model, layout)
     devices, count, chunks = layout.pipeline, layout.micro_batches, layout.chunks
     if devices == 1 or (chunks > 1 and count % devices):
@@ -149,7 +149,7 @@ def _memory(job: TrainingJob, layout: Layout, step: Step, order: PipelineOrder) 
 
 
 def _in_flight(step: Step, order: PipelineOrder) -> float:
-    """Bytes of activations that the fullest device keeps; gradients of weights need them to the end."""
+    """Peak activation bytes of a device; weight gradients need them until they are computed."""
     kept = [sum(block.kept_bytes for block in stage) for stage in step.stages]
     most = 0.0
     for program in order.devices:
@@ -164,7 +164,7 @@ def _in_flight(step: Step, order: PipelineOrder) -> float:
 
 
 def _computation(step: Step, order: PipelineOrder) -> float:
-    """Seconds for which the busiest device computes, with its optimizer."""
+    """Compute time of the busiest device, with its optimizer."""
     totals = [0.0] * len(order.devices)
     for stage, device in order.device_of().items():
         totals[device] += step.micro_batches * sum(block.compute for block in step.stages[stage])
@@ -173,7 +173,7 @@ def _computation(step: Step, order: PipelineOrder) -> float:
 
 
 def _least_messages(step: Step, policy: DataParallelPolicy) -> int:
-    """Messages of an iteration at least, counted before any is made."""
+    """Lower bound on the number of messages of an iteration, counted before any is made."""
     workloads = [stage_workload(step, stage) for stage in range(len(step.stages))]
     return sum(policy.least_messages(each) for each in workloads if sum(each.bytes))
 
@@ -188,7 +188,7 @@ def _refuse_many(composition: Composition, messages: int, *, at_least: str = "")
 
 
 def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
-    """The layout with the chunks that an order needs."""
+    """Layout with the chunks per device that a pipeline order needs."""
     layout = job.layout
     if policy is None:
         return layout
@@ -209,7 +209,7 @@ def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
 
 
 def _order(step: Step, layout: Layout, policy: Pipelined | None, said: str | None) -> PipelineOrder:
-    """The programs of the devices; where no policy decides them, those of the order that the job says."""
+    """Pipeline order: that of a policy, otherwise that of the job."""
     devices, count, chunks = layout.pipeline, layout.micro_batches, layout.chunks
     if isinstance(policy, FastForward):
         name = "gpipe"
@@ -230,7 +230,7 @@ def _overlap(
     gradients: DataParallelPolicy | None,
     said: str | None,
 ) -> Overlap:
-    """What runs beside computation."""
+    """Communication overlapped with computation."""
     if isinstance(pipelined, Fold3D):
         if step.replicas > 1 and step.shares_optimizer:
             return overlap_named("fold3d", step, order)  # which says why not

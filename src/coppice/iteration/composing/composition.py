@@ -1,4 +1,4 @@
-"""Compositions of policies: pipeline order, gradients, tensor parallelism, and whole iteration."""
+"""Compositions of policies, one per kind: pipeline order, gradients, tensor parallelism, whole iteration."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ class Composition:
 
 
 def named_policies(text: str) -> list[str]:
-    """Split a text such as ``dear+breadth-first``; ``none`` is the baseline."""
+    """Parse a text such as ``dear+breadth-first``; ``none`` is the baseline."""
     names = [] if text == "none" else [name.strip() for name in text.split("+")]
     for name in names:
         if name not in ALL_POLICIES:
@@ -75,7 +75,7 @@ def owners_of(key: str, names: Sequence[str]) -> list[str]:
 def composition_of(
     text: str, settings: Mapping[str, Any] | None = None, *, ranks: int | None = None
 ) -> Composition:
-    """Composition of names such as ``dear+breadth-first``.
+    """Compose policies by names such as ``dear+breadth-first``.
 
     Args:
         text: Names with ``+`` between them; ``none`` is the baseline.

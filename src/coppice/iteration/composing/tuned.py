@@ -1,4 +1,4 @@
-"""Tune a policy's settings for a job or workload, and rate their importance.
+"""Tune a policy's settings for a job or a workload, and find how far each may move.
 
 The policy's own tuner proposes settings; each of them is then tried at halves and doubles, the others held, and the
 best are kept. A setting is flat where many values take no more than 1% longer than the best.
@@ -46,7 +46,7 @@ _OF_JOB = ("stages", "micro_batches", "transfer_seconds", "ranks")
 
 @dataclass(frozen=True, kw_only=True)
 class FlatRange:
-    """Range of a setting with nearly optimal time, the others fixed."""
+    """Range of a setting in which the time stays nearly optimal, the others fixed."""
 
     least: float  # The least value tried that takes no more than 1% longer
     most: float  # The largest one
@@ -55,7 +55,7 @@ class FlatRange:
 
 @dataclass(frozen=True, kw_only=True)
 class TunedPolicy:
-    """Best settings found."""
+    """Best settings of a policy."""
 
     policy: str  # Name of the policy
     settings: Mapping[str, Any]  # The best
@@ -84,7 +84,7 @@ class TunedPolicy:
 
 
 def tune_on_layers(workload: LayerWorkload, name: str) -> TunedPolicy:
-    """Tune a policy for a workload of layers.
+    """Tune a policy on a workload of layers.
 
     Examples:
         >>> ten = LayerWorkload(
@@ -107,7 +107,7 @@ def tune_on_layers(workload: LayerWorkload, name: str) -> TunedPolicy:
 
 
 def tune_on_job(job: TrainingJob, name: str) -> TunedPolicy:
-    """Tune a policy for a job; its own tuner uses the stage with the most gradients.
+    """Tune a policy on a job; a policy's own tuner takes the stage with the most gradients.
 
     Args:
         job: The job, and how it runs otherwise.
@@ -127,7 +127,7 @@ def tune_on_job(job: TrainingJob, name: str) -> TunedPolicy:
 
 
 def _policy(name: str, *, ranks: int | None = None) -> ConfiguredPolicy:
-    """One policy with its defaults."""
+    """A single policy with its defaults."""
     names = named_policies(name)
     if len(names) != 1:
         raise InputError(f"expected one policy to tune, found {name}: name one, such as bytescheduler.")
@@ -137,7 +137,7 @@ def _policy(name: str, *, ranks: int | None = None) -> ConfiguredPolicy:
 
 
 def _largest_stage(job: TrainingJob) -> LayerWorkload:
-    """The stage with the most gradients, as policies of gradients see it."""
+    """The stage with the most gradients, as a workload for gradient policies."""
     step = compose(job, Composition()).step
     assert step is not None  # the baseline plans nothing
     made = step.given[0]
@@ -146,7 +146,7 @@ def _largest_stage(job: TrainingJob) -> LayerWorkload:
 
 
 class _Trials:
-    """Settings that were simulated, and how long an iteration takes with them."""
+    """Iteration time by settings, each simulated once."""
 
     def __init__(self, seconds: Callable[[Mapping[str, Any]], float]) -> None:
         self._seconds = seconds
@@ -154,7 +154,7 @@ class _Trials:
         self.reason = ""
 
     def __call__(self, settings: Mapping[str, Any]) -> float:
-        """Time of an iteration; infinite where the settings do not suit."""
+        """Iteration time; infinite where the settings are invalid."""
         key = tuple(sorted(settings.items()))
         if key not in self.tried:
             try:
@@ -170,7 +170,7 @@ def _tuned(
     starts: list[Callable[[], Mapping[str, Any]]],
     seconds: Callable[[Mapping[str, Any]], float],
 ) -> TunedPolicy:
-    """The best settings of those that the tuner gives, the defaults, and what is around the better ones."""
+    """Best of the tuner's settings, the defaults, and neighbours of the best so far."""
     trials = _Trials(seconds)
     best = msgspec.structs.asdict(policy.settings)
     default, default_reason = trials(best), trials.reason
@@ -207,7 +207,7 @@ def _tuned(
 
 
 def _numbers(settings: Mapping[str, Any]) -> list[str]:
-    """Settings that are positive numbers and a matter of choice."""
+    """Settings that are positive numbers and free to choose."""
     return [
         name
         for name, value in settings.items()
@@ -219,19 +219,19 @@ def _numbers(settings: Mapping[str, Any]) -> list[str]:
 
 
 def _around(value: float) -> list[float]:
-    """Values around one: multiples, and of whole numbers the next ones."""
+    """Neighbours of a value: multiples, and for whole numbers the next ones."""
     next_ones = [value - 1, value + 1] if isinstance(value, int) else []
     every = [*next_ones, *(_scaled(value, factor) for factor in _FACTORS)]
     return [each for each in dict.fromkeys(every) if each > 0 and each != value]
 
 
 def _scaled(value: float, factor: float) -> float:
-    """A multiple of a setting, whole where it is."""
+    """Multiple of a setting, rounded if it is whole."""
     return max(1, round(value * factor)) if isinstance(value, int) else value * factor
 
 
 def _flat(name: str, best: Mapping[str, Any], trials: _Trials) -> FlatRange:
-    """What of a setting is nearly as good: from the best outwards, until it is no longer."""
+    """Range around the best value within which the time stays nearly optimal."""
     least = most = best[name]
     worst = trials(best)
     for factor in (0.5, 2.0):

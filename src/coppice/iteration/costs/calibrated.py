@@ -12,7 +12,7 @@ from coppice.iteration.estimate import Cluster
 
 @dataclass(frozen=True)
 class CalibratedCosts:
-    """Costs by the cluster's ``ring_seconds``, ``exchange_seconds`` and ``send_seconds``.
+    """Collective costs by the cluster's ``ring_seconds``, ``exchange_seconds`` and ``send_seconds``.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of
@@ -56,7 +56,7 @@ class CalibratedCosts:
 
 
 def _limited(seconds: float, near: float, far: float) -> CollectiveCost:
-    """A cost with the seconds for which links inside of boxes and NICs are in use at their full rate."""
+    """Cost with the seconds for which links inside boxes and NICs are busy at full rate."""
     loads = {
         name: min(1.0, used / seconds) for name, used in (("NVLink", near), ("NIC", far)) if used and seconds
     }
@@ -64,5 +64,5 @@ def _limited(seconds: float, near: float, far: float) -> CollectiveCost:
 
 
 def costs_of(cluster: Cluster) -> CollectiveCosts:
-    """Costs of a cluster's collectives: those it names, or calibrated rings."""
+    """Collective costs of a cluster: those it names, or calibrated rings."""
     return CalibratedCosts(cluster) if cluster.costs is None else cluster.costs

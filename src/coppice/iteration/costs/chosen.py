@@ -1,4 +1,4 @@
-"""Algorithm of a group's collective: from the catalogue, NCCL's pick, or the optimum."""
+"""Choose the algorithm of a group's collective: from the catalogue, NCCL's pick, or the optimal plan."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from coppice.topology.operations import subset
 
 @dataclass(frozen=True)
 class Pick:
-    """An algorithm with its rank order and segments."""
+    """An algorithm with its rank order and number of segments."""
 
     name: str  # The algorithm
     # Its parameters that are not left at their defaults
@@ -51,7 +51,7 @@ _JOB = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER,
 
 
 def known_algorithms() -> list[str]:
-    """Algorithms for the collectives of a training job.
+    """Names of algorithms for the collectives of a training job.
 
     Examples:
         >>> {"ring", "pairwise", "nccl-tree"} <= set(known_algorithms())
@@ -61,7 +61,7 @@ def known_algorithms() -> list[str]:
 
 
 def named_pick(name: str) -> Chooser:
-    """A fixed algorithm; a ring, or direct sends for all-to-all, where it does not apply."""
+    """Pick a fixed algorithm; where it does not apply a ring, or direct sends for all-to-all."""
 
     def pick(_topology: Topology, collective: Collective, _size_bytes: int) -> Pick:
         return Pick(name if (name, collective) in algorithms() else _OTHERWISE.get(collective, _RING))
@@ -70,7 +70,7 @@ def named_pick(name: str) -> Chooser:
 
 
 def nccl_pick(topology: Topology, collective: Collective, size_bytes: int) -> Pick:
-    """NCCL's predicted pick, as in ``coppice select``; its ring where that does not apply here."""
+    """Predict NCCL's pick, as ``coppice select`` does; its ring where that does not apply here."""
     found = select("nccl", collective, size_bytes, topology=topology)
     if found.ours is None:
         return Pick(_NCCL_RING)
@@ -85,7 +85,7 @@ def nccl_pick(topology: Topology, collective: Collective, size_bytes: int) -> Pi
 
 
 def forest_pick(_topology: Topology, _collective: Collective, _size_bytes: int) -> Pick:
-    """Optimal plan: a forest, or routes for all-to-all."""
+    """Pick the optimal plan: a forest, or routes for all-to-all."""
     return Pick(FOREST)
 
 
@@ -97,7 +97,7 @@ def suited(
     size_bytes: int,  # M in bytes
     model: Model,
 ) -> Pick:
-    """The pick with the fastest rank order and segments at a size, as in ``coppice compare``.
+    """Tune rank order and segments of a pick to a size, as ``coppice compare`` does.
 
     GPUs of the group pass on where there is no other way, and where they do not reach, other GPUs forward as with
     NCCL's PXN. Of large groups the first 32 ranks are tried.
@@ -126,7 +126,7 @@ def suited(
 
 
 def _joined(problem: Problem) -> bool:
-    """Whether data reach every rank."""
+    """Whether a path joins every pair of ranks."""
     try:
         cut_bound(Network.of(replace(problem, collective=Collective.ALL_GATHER)))
     except UnreachableError:
@@ -153,7 +153,7 @@ def body_of(
 
 
 def send_body(topology: Topology, pair: list[int]) -> Schedule | Forest:
-    """Schedule of a send, through other GPUs where there is no other route."""
+    """Schedule of a send, relayed by other GPUs where there is no direct path."""
     try:
         return body_of(topology, pair, Collective.BROADCAST, Pick("linear"))
     except UnreachableError:

@@ -1,4 +1,4 @@
-"""Inter-box traffic of strided groups of ranks, also where boxes divide them unevenly."""
+"""Inter-box traffic of strided rank groups, also where boxes divide them unevenly."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ class BoxTraffic:
 
 @lru_cache(maxsize=4096)
 def crossing(ranks: int, stride: int, box: int) -> BoxTraffic:
-    """Inter-box traffic of groups of a size and stride in boxes of so many GPUs.
+    """Inter-box traffic of groups by size, stride and ranks per box.
 
     Groups follow each other without gaps, so that after the least common multiple of both everything repeats.
 

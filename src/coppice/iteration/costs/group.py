@@ -1,4 +1,4 @@
-"""Rank groups of a training job, and the interface of collective costs with all groups concurrent."""
+"""Rank groups of a training job, and the interface of collective costs with all groups running concurrently."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ COLLECTIVES = ("all_reduce", "all_gather", "reduce_scatter", "all_to_all", "send
 
 @dataclass(frozen=True)
 class RankGroup:
-    """Concurrent groups of strided ranks, made by one degree of parallelism.
+    """Concurrent groups of strided ranks along one axis of parallelism.
 
     Raises:
         InputError: If a number is below 1.
@@ -48,7 +48,7 @@ class RankGroup:
 
 @dataclass(frozen=True)
 class CollectiveCost:
-    """Time of a collective with all groups concurrent."""
+    """Time of a collective that all groups run concurrently."""
 
     seconds: float  # From its start until the last group is done
     # The kind of link that limits it: `NVLink` (inside a box), `NIC` (out of a box) or `fabric` (between

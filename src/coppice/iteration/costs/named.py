@@ -19,7 +19,7 @@ _CHOSEN = {"nccl": nccl_pick, "forest": forest_pick}
 
 
 def costs_named(name: str, topology: Topology, *, model: Model = DEFAULT_MODEL) -> CollectiveCosts | None:
-    """Look up collective costs; None is the calibrated rings of a cluster.
+    """Look up collective costs; None means a cluster's calibrated rings.
 
     Args:
         name: ``calibrated``, ``nccl`` (what NCCL would pick), ``forest`` (our optimum) or an algorithm.
@@ -40,7 +40,7 @@ def costs_named(name: str, topology: Topology, *, model: Model = DEFAULT_MODEL) 
 def with_collectives(
     cluster: Cluster, topology: Topology, name: str, *, model: Model = DEFAULT_MODEL
 ) -> Cluster:
-    """Cluster with named collective costs.
+    """Cluster with the named collective costs.
 
     Args:
         name: As for :func:`costs_named`.

@@ -20,7 +20,7 @@ _SIZES = tuple(2**power for power in range(34))
 
 
 def groups_of(layout: Layout) -> dict[RankGroup, bool]:
-    """Groups of a layout, and whether they reduce gradients.
+    """Rank groups of a layout, and whether they reduce gradients.
 
     Examples:
         >>> groups_of(Layout(tensor=8, pipeline=2, data=4, global_batch=8))
@@ -41,7 +41,7 @@ def groups_of(layout: Layout) -> dict[RankGroup, bool]:
 def collective_seconds(
     costs: CollectiveCosts, collective: str, out_bytes: float, group: RankGroup, *, gradients: bool = False
 ) -> float:
-    """Time of a collective with so many output bytes per rank.
+    """Time of a collective by output bytes per rank.
 
     Args:
         collective: One of :data:`PROFILED`.

@@ -1,4 +1,4 @@
-"""Simulated collective costs: concurrent groups on shared links, at a few sizes with interpolation.
+"""Simulated collective costs: concurrent groups on shared links, at a few sizes, interpolated between them.
 
 A time is simulated at the powers of two around a size, and in between it is interpolated: exact where it is a line in
 the size; pipelines, and a change of the protocol or algorithm in between, cost up to 5%. Groups of more
@@ -45,7 +45,7 @@ _MOST_UNLIKE = 512
 
 @dataclass(frozen=True, eq=False)
 class Standing:
-    """Groups on the representative part."""
+    """Concurrent groups on the representative part of a cluster."""
 
     topology: Topology  # The part
     groups: list[list[int]]  # Ranks of each group on it
@@ -86,7 +86,7 @@ def box_of_all(topology: Topology) -> int:
 
 
 def _places(topology: Topology) -> NDArray[np.int64]:
-    """Number of each node in its box; switches outside of boxes have numbers of their own after all of these."""
+    """Index of each node in its box; switches outside boxes are numbered after all of these."""
     place = np.arange(topology.num_nodes, dtype=np.int64) + topology.num_nodes
     for host in np.unique(topology.host[topology.host >= 0]).tolist():
         own = np.flatnonzero(topology.host == host)
@@ -95,7 +95,7 @@ def _places(topology: Topology) -> NDArray[np.int64]:
 
 
 def standing(topology: Topology, group: RankGroup, *, most_ranks: int | None = None) -> Standing:
-    """Representative part: the boxes of the first group; the whole cluster where boxes differ.
+    """Choose the representative part: the boxes of the first group; the whole cluster where boxes differ.
 
     Args:
         most_ranks: Take shorter groups of up to so many ranks, if boxes are alike.
@@ -147,7 +147,7 @@ _KINDS = ("NVLink", "NIC", "fabric")
 def simulated_together(
     bodies: Sequence[Schedule | Forest], topology: Topology, size_bytes: int, model: Model
 ) -> CollectiveCost:
-    """Time of a collective in several groups that start together.
+    """Simulate a collective in several groups that start together.
 
     Args:
         bodies: What each group carries out, on the cluster or parts of it that keep the names of its nodes.
@@ -183,7 +183,7 @@ def link_kinds(topology: Topology) -> NDArray[np.int64]:
 
 
 def _cost(timeline: Timeline, topology: Topology) -> CollectiveCost:
-    """The time, with the links of the topology that are busy longest."""
+    """Time of a simulation, with the links that are busy longest."""
     if not timeline.time_us:
         return CollectiveCost(0.0)
     kinds = link_kinds(topology)
@@ -200,7 +200,7 @@ def _cost(timeline: Timeline, topology: Topology) -> CollectiveCost:
 def _set_of_groups(
     bodies: Sequence[Schedule | Forest], topology: Topology, size_bytes: int, model: Model
 ) -> Timeline:
-    """Groups that share links: in the pieces that suit one of them alone, with the fastest protocol for all."""
+    """Simulate groups that share links, segmented as is best for one group alone, with the fastest protocol for all."""
     count = messages_of(bodies[0], size_bytes, steps_bind=model.steps_bind).count * len(bodies)
     most = max(1, MOST_MESSAGES // max(1, count))
     alone = fastest(bodies[0], size_bytes, model=model, keep_hops=False, most=most)
@@ -228,7 +228,7 @@ def _set_of_groups(
 
 
 def _distinct_sets(parts: Sequence[Messages], topology: Topology) -> list[list[int]]:
-    """Numbers of groups by the links that they share, without sets that are like one before."""
+    """Sizes of sets of groups that share links, without repetitions of equal sets."""
     links = [_links_in(part, topology) for part in parts]
     owner = np.full(topology.num_links, -1, dtype=np.int64)
     leader = list(range(len(parts)))
@@ -256,7 +256,7 @@ def _distinct_sets(parts: Sequence[Messages], topology: Topology) -> list[list[i
 
 
 def _links_in(part: Messages, topology: Topology) -> NDArray[np.int64]:
-    """Links of the cluster that the routes of a group use, in order."""
+    """Links of the cluster on the routes of a group, in order."""
     own = part.topology
     if own is topology:
         return part.routes.links.astype(np.int64)
@@ -270,7 +270,7 @@ def _links_in(part: Messages, topology: Topology) -> NDArray[np.int64]:
 
 
 def _signature(parts: Sequence[Messages], links: Sequence[NDArray[np.int64]], topology: Topology) -> bytes:
-    """What two sets of groups have in common exactly if they are simulated alike."""
+    """Equivalence key: sets of groups with equal keys have equal simulations."""
     digest = hashlib.sha256()
     used = np.concatenate(links)
     _, first, number = np.unique(used, return_index=True, return_inverse=True)
@@ -354,7 +354,7 @@ class SimulatedCosts:
         return CollectiveCost(seconds, max(loads, key=lambda link: loads[link], default=""), loads)
 
     def _at(self, collective: str, size_bytes: int, group: RankGroup) -> CollectiveCost:
-        """What is simulated at a size, each only once."""
+        """Simulation at a size, each done once."""
         key = collective, size_bytes, group
         if key not in self._costs:
             self._costs[key] = self._measured(collective, size_bytes, group)
@@ -377,7 +377,7 @@ class SimulatedCosts:
         return CollectiveCost(seconds, found[-1].link, found[-1].loads)
 
     def _simulated(self, collective: str, size_bytes: int, group: RankGroup, ranks: int) -> CollectiveCost:
-        """Groups with so many of their ranks."""
+        """Simulation of groups with a given number of their ranks."""
         part = self._part(group, ranks)
         bodies = self._bodies_of(collective, size_bytes, group, ranks)
         return simulated_together(bodies, part.topology, size_bytes, self.model)
@@ -388,7 +388,7 @@ class SimulatedCosts:
         return self._parts[group, ranks]
 
     def _whole(self, group: RankGroup) -> Topology:
-        """What the first group has of the cluster, all its ranks."""
+        """The part of the cluster under the first group, with all its ranks."""
         if group not in self._wholes:
             first = group.members(self.topology.num_ranks)[0]
             self._wholes[group] = subset(self.topology, first)
@@ -397,7 +397,7 @@ class SimulatedCosts:
     def _bodies_of(
         self, collective: str, size_bytes: int, group: RankGroup, ranks: int
     ) -> list[Schedule | Forest]:
-        """What each group carries out; picked for all ranks of a group, where it is made for some of them."""
+        """Schedule of each group; chosen for the full group even where only some of its ranks are simulated."""
         part = self._part(group, ranks)
         if collective == "send":
             key = collective, Pick("linear"), group, ranks
@@ -418,7 +418,7 @@ class SimulatedCosts:
 
 
 def _extended(boxes: Sequence[float], seconds: Sequence[float], wanted: float, *, linear: bool) -> float:
-    """A time that was simulated on a few numbers of boxes, on more of them; no less than on the most.
+    """Extrapolate a time simulated on a few box counts to more boxes; never below that of the largest.
 
     Examples:
         >>> round(_extended([2, 4, 8], [2 * (1 - 1 / n) + 0.5 * n for n in (2, 4, 8)], 32, linear=True), 6)

@@ -1,4 +1,4 @@
-"""Exchanges of a training job's groups in an iteration, for the bound on all of them concurrently.
+"""Collectives of all groups of a training job per iteration, for the bound on running them concurrently.
 
 Counted are sums of activations of tensor parallelism, sends between stages, tokens that go to experts, and gradients
 and parameters of replicas. A reduce-scatter and an all-gather of the same size are one all-reduce. Left out, so that
@@ -26,7 +26,7 @@ _HALF = 2  # bytes of an element of activations, parameters and gradients
 def axis_groups(
     tensor: int = 1, context: int = 1, data: int = 1, pipeline: int = 1, expert: int = 1
 ) -> dict[str, RankGroup]:
-    """Groups of each degree of parallelism: tensor ranks adjacent, then context, data, pipeline.
+    """Rank groups of each axis: tensor ranks adjacent, then context, data, pipeline.
 
     Examples:
         >>> axis_groups(tensor=8, data=4, pipeline=2)["pp"]
@@ -44,7 +44,7 @@ def axis_groups(
 def degree_demands(
     degrees: Mapping[str, int], collective: str, size_bytes: int, ranks: int
 ) -> list[GroupDemand]:
-    """A collective of one size in all groups of some degrees; stages send it on.
+    """A collective of one size in all groups of some axes; pipeline stages send point-to-point.
 
     Args:
         degrees: ``tp``, ``cp``, ``dp``, ``pp`` and ``ep``.
@@ -73,7 +73,7 @@ def degree_demands(
 
 
 def job_demands(model: Transformer | LayeredModel, layout: Layout) -> list[GroupDemand]:
-    """Exchanges of each kind of group in an iteration.
+    """Collectives of each kind of group per iteration.
 
     Args:
         layout: How it lies on the GPUs.
@@ -117,7 +117,7 @@ def job_demands(model: Transformer | LayeredModel, layout: Layout) -> list[Group
 
 
 def _gradients(model: Transformer, layout: Layout) -> list[GroupDemand]:
-    """Gradients and parameters of replicas, of experts over the replicas that hold the same ones."""
+    """Gradients and parameters of data-parallel replicas; those of experts among ranks with the same experts."""
     dense = model.dense_parameters / layout.pipeline / layout.tensor
     experts = model.routed_parameters / layout.pipeline / layout.tensor / layout.expert
     words = model.vocab * model.hidden / layout.tensor
@@ -143,7 +143,7 @@ def _gradients(model: Transformer, layout: Layout) -> list[GroupDemand]:
 
 
 def _layered(model: LayeredModel, layout: Layout) -> list[GroupDemand]:
-    """Replicas of a row of layers sum gradients of what they hold copies of, and exchange rows of tables."""
+    """Gradient all-reduces of a sequential model's replicas, and all-to-alls of rows of its embedding tables."""
     members = _members(RankGroup(layout.data, 1), layout.gpus)
     copied = model.parameters - model.table_parameters
     found = [_demand("dp", "all_reduce", members, model.gradient_bytes * copied)]

@@ -1,4 +1,4 @@
-"""Read a job file (TOML), with one-sentence errors that name the key."""
+"""Read a job file (TOML); errors are one sentence that names the key."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ _PLACE = re.compile(r"^(?P<words>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOT
 
 
 def read_job(path: Path | str) -> TrainingJob:
-    """Read the job of a TOML file.
+    """Read a job from a TOML file.
 
     Files that it names (topology, device) are looked for beside it.
 
@@ -66,7 +66,7 @@ def with_values(record: JobRecord, values: Mapping[str, Mapping[str, object]]) -
 
 
 def _converted(data: Mapping[str, Any], where: str) -> JobRecord:
-    """The tables of plain values."""
+    """Convert plain values to the tables."""
     _refuse_unknown(data, where)
     try:
         return msgspec.convert(data, type=decodable(JobRecord))
@@ -87,7 +87,7 @@ def _fields(struct: Any) -> tuple[Any, ...]:
 
 
 def _values_and_meaning(hint: Any) -> tuple[str, str]:
-    """Values of a key in words, and what it means."""
+    """Values of a key as text, and its meaning."""
     found: Any = msgspec.inspect.type_info(hint)
     meaning = ""
     if isinstance(found, msgspec.inspect.UnionType):
@@ -99,7 +99,7 @@ def _values_and_meaning(hint: Any) -> tuple[str, str]:
 
 
 def _words(found: Any) -> str:
-    """Values of a type in words."""
+    """Values of a type as text."""
     kinds = msgspec.inspect
     if isinstance(found, kinds.Metadata):
         return _words(found.type)
@@ -119,7 +119,7 @@ def _words(found: Any) -> str:
 
 
 def _range(found: Any) -> str:
-    """Which numbers of a type are meant."""
+    """Valid numbers of a type as text."""
     if found.gt is not None:
         return f" above {found.gt:g}" if found.le is None else f" above {found.gt:g} and up to {found.le:g}"
     if found.ge is None:
@@ -128,7 +128,7 @@ def _range(found: Any) -> str:
 
 
 def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
-    """A table or a key that there is none of has a name near to it."""
+    """Refuse an unknown table or key, and suggest a similar one."""
     tables = {each.name: _fields(each.type) for each in msgspec.structs.fields(JobRecord)}
     for name, content in data.items():
         if name not in tables:
@@ -150,7 +150,7 @@ def _refuse_unknown(data: Mapping[str, Any], where: str) -> None:
 
 
 def _sentence(error: str, data: Mapping[str, Any], where: str) -> str:
-    """What is wrong at a place, from msgspec's words."""
+    """Rewrite msgspec's validation error as a sentence about a key."""
     match = _PLACE.match(error)
     words, path = (match["words"], match["path"] or "") if match else (error, "")
     keys = [each for each in re.split(r"[.\[\]]+", path) if each]
@@ -169,5 +169,5 @@ def _sentence(error: str, data: Mapping[str, Any], where: str) -> str:
 
 
 def _shown(value: object) -> str:
-    """A value as the file has it."""
+    """Value as written in the file."""
     return str(value).lower() if isinstance(value, bool) else repr(value)

@@ -1,4 +1,4 @@
-"""Tables and keys of a job file, and the training job built from them, whose layout divides its model and its cluster.
+"""Tables and keys of a job file, and the training job built from them.
 
 A key that is left out is None in its table, so that what is asked for elsewhere (options of a command) can be told
 apart.
@@ -36,7 +36,7 @@ _Layers = Annotated[int, Meta(ge=1, le=100_000)]
 
 
 class ModelTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A model: its name, its numbers, or a name and numbers that differ."""
+    """A model: its name, its dimensions, or a name with some dimensions changed."""
 
     name: Annotated[str, Meta(description="name of a model")] | None = None
     layers: Annotated[_Layers, Meta(description="number of layers")] | None = None
@@ -176,7 +176,7 @@ _MOST_PASSES = 500_000
 
 
 def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, where: str) -> None:
-    """Refuse a layout that does not divide what it lies on.
+    """Refuse a layout whose degrees do not divide the model or the cluster.
 
     Examples:
         >>> from coppice.iteration.models import MODELS
@@ -395,7 +395,7 @@ def model_of(table: ModelTable) -> Transformer | LayeredModel:
 
 
 def _transformer(base: Transformer | None, given: Mapping[str, Any]) -> Transformer:
-    """A transformer of these numbers."""
+    """Transformer of given dimensions."""
     try:
         made = Transformer(**given) if base is None else replace(base, **given)
     except InputError as error:

@@ -1,4 +1,4 @@
-"""The step of a job on boxes of one kind or of several: a stage goes at the pace of its slowest device."""
+"""Step of a job on boxes of one or several kinds: each stage runs at the pace of its slowest device."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coppice.iteration.workload.steps import layered_step, usual_overlap
 
 
 def step_of(model: Transformer | LayeredModel, layout: Layout, machines: Machines) -> Step:
-    """The step of a model on machines.
+    """Build the step of a model on machines.
 
     Ranks are dealt to boxes in their order: the first stages run on the first kind. A stage that has GPUs of two kinds
     waits for the slower one, and so do replicas that sum gradients across kinds.
@@ -43,7 +43,7 @@ def step_of(model: Transformer | LayeredModel, layout: Layout, machines: Machine
 
 
 def _of_stage(machines: Machines, layout: Layout, device: int) -> Cluster:
-    """The GPUs and the network of a pipeline device: of one kind, or of several in which the slower ones pace."""
+    """GPUs and network of a pipeline device; of several kinds, the slowest values."""
     size = layout.gpus // layout.pipeline
     begin, end = device * size, (device + 1) * size
     kinds, first = [], 0
@@ -66,7 +66,7 @@ def simulated_job(
     # Share of a device's speed for which exchanges beside computation compete with it
     contention: float = 0.0,
 ) -> SimulatedStep:
-    """An iteration of a job, simulated.
+    """Simulate one iteration of a job.
 
     Examples:
         >>> from coppice.iteration.job.file import parse_job_record

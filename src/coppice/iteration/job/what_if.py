@@ -1,4 +1,4 @@
-"""What-if variants of a job: faster or slower parts, lost boxes or NICs.
+"""What-if variants of a job: faster or slower components, lost boxes or NICs.
 
 A member that is slower than the others paces them all: sums and stages wait for it. So there are ways on, and all are
 computed: keep the job as it is at the pace of the slowest member, keep that member and lay the job out anew, or drain
@@ -31,7 +31,7 @@ from coppice.topology.operations import find_node, scale_nodes
 
 
 def degraded(machines: Machines, change: str) -> tuple[int, Machines | None]:
-    """Box with a degraded node, and all machines at its pace.
+    """Degrade a node of a box, and slow all machines down to its pace.
 
     Messages are dealt evenly to the NICs of a box and to the links of a GPU: a slow one paces the others; what a lost
     one carried goes over those that remain. Where nothing remains of them, there are no such machines (None).
@@ -76,7 +76,7 @@ def degraded(machines: Machines, change: str) -> tuple[int, Machines | None]:
 
 
 def _paced(kind: KindOfBox, changed: Topology) -> KindOfBox | None:
-    """The boxes with the least share of NICs and links that remains in one of them; None: none remains."""
+    """Boxes limited by the one with the smallest remaining share of NICs and links; None where nothing remains."""
     before = kind.topology
     from_host, to_host = before.host[before.src], before.host[before.dst]
     leaves = (from_host >= 0) & (from_host != to_host)
@@ -108,7 +108,7 @@ def _paced(kind: KindOfBox, changed: Topology) -> KindOfBox | None:
 
 
 def _rates(before: Topology, changed: Topology, links: np.ndarray) -> np.ndarray:
-    """What each node sends over the same links after the change; links that are gone carry nothing."""
+    """Rate of each node over its original links after the change; lost links carry nothing."""
     found = np.zeros(before.num_nodes)
     for link in np.flatnonzero(links).tolist():
         ends = int(before.src[link]), int(before.dst[link])
@@ -151,7 +151,7 @@ class WhatIf:
 
     @property
     def best(self) -> WhatIfRow:
-        """Layout of the highest throughput that fits."""
+        """Fitting layout of highest throughput."""
         return max(self.rows, key=lambda each: (each.fits, each.samples_per_second))
 
 
@@ -200,7 +200,7 @@ def what_if(job: TrainingJob, change: str) -> WhatIf:
 
 
 def what_ifs(job: TrainingJob, changes: Sequence[str]) -> list[WhatIf]:
-    """Evaluate the job as it is, and after each change.
+    """Evaluate the job unchanged, and after each change.
 
     The first answer is of no change: the job as it is, and laid out anew on what it has now. What a change costs a job
     that is laid out anew is told by that row. It is the best of the search and of the layouts that the changes found,
@@ -250,7 +250,7 @@ def _refusal(change: str, shape: str) -> str:
 
 
 def _row(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
-    """The job as it lies, on other machines."""
+    """The job in its layout on other machines."""
     return _at(job, way, machines, job.layout)
 
 
@@ -270,7 +270,7 @@ def _at(job: TrainingJob, way: str, machines: Machines, layout: Layout) -> WhatI
 
 
 def _searched(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
-    """The most samples a second: of layouts that fit, of batches that replicas divide, with boxes left idle or not."""
+    """Highest throughput over fitting layouts, batches that replicas divide, and optionally idle boxes."""
     fused = job.layout.fused_attention
     found: list[tuple[float, Layout, Machines]] = []
     refused: InputError | None = None
@@ -298,7 +298,7 @@ def _searched(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
 
 
 def _batches(batch: int, gpus: int) -> list[int]:
-    """The batch, and the largest smaller ones that numbers of replicas divide."""
+    """The batch, and the largest smaller ones that some number of replicas divides."""
     rounded = {batch // replicas * replicas for replicas in range(1, gpus + 1) if gpus % replicas == 0}
     return sorted(rounded - {0}, reverse=True)[:_BATCHES]
 
@@ -314,7 +314,7 @@ def _without_last(machines: Machines, count: int) -> Machines:
 
 
 def _drained(job: TrainingJob, count: int, box: int | None) -> WhatIfRow:
-    """The job laid out anew on all boxes but some: the last ones, or a certain one."""
+    """The job in the best layout without some boxes: the last ones, or a given one."""
     kinds, left = list(job.machines.kinds), count
     numbers = [(kind, number) for kind in range(len(kinds)) for number in range(kinds[kind].boxes)]
     lost = [numbers[box][0]] if box is not None else [kind for kind, _ in reversed(numbers)][:left]
@@ -328,7 +328,7 @@ def _drained(job: TrainingJob, count: int, box: int | None) -> WhatIfRow:
 
 
 def _box_of(job: TrainingJob, number: str | None, change: str) -> int:
-    """The number of a box, the first where none is named."""
+    """Index of a box; the first where none is named."""
     boxes = sum(each.boxes for each in job.machines.kinds)
     if number is not None and int(number) >= boxes:
         raise InputError(
@@ -338,7 +338,7 @@ def _box_of(job: TrainingJob, number: str | None, change: str) -> int:
 
 
 def _lossy(job: TrainingJob, change: str, name: str, value: str) -> WhatIf:
-    """A NIC, a GPU or a box that is slow or lost: keep or drain."""
+    """Evaluate a slow or lost NIC, GPU or box: keep or drain."""
     shape = (
         "without=nic:5, without=gpu:3@node17 or without=node17"
         if name == "without"
@@ -366,7 +366,7 @@ def _lossy(job: TrainingJob, change: str, name: str, value: str) -> WhatIf:
 
 
 def _ways_on(job: TrainingJob, change: str, kept: Machines | None, box: int) -> WhatIf:
-    """Machines kept as they are, if the job can go on, or a box drained."""
+    """Options after a loss: keep the machines, if the job can go on, or drain a box."""
     rows: list[WhatIfRow] = []
     if kept is not None:
         rows.append(_row(job, "keep", kept))
@@ -382,7 +382,7 @@ def _ways_on(job: TrainingJob, change: str, kept: Machines | None, box: int) -> 
 
 
 def _kept(job: TrainingJob, part: str, box: int, factor: float | None) -> Machines | None:
-    """All machines at the pace of one whose part is slow (or, without a factor, lost); None: the job cannot go on."""
+    """All machines at the pace of one with a slow (or, without a factor, lost) component; None: the job stops."""
     if factor is None and part != "nic":
         return None
     kinds, first = list(job.machines.kinds), 0
@@ -404,7 +404,7 @@ def _kept(job: TrainingJob, part: str, box: int, factor: float | None) -> Machin
 
 
 def _changed(job: TrainingJob, change: str, name: str, value: str) -> Machines:
-    """All machines with something faster, slower or other."""
+    """All machines with a component replaced, faster or slower."""
     if name == "gpu":
         other = device_of(value)
         return _each(job.machines, lambda cluster: _with_device(cluster, other))
@@ -425,13 +425,13 @@ def _changed(job: TrainingJob, change: str, name: str, value: str) -> Machines:
 
 
 def _each(machines: Machines, changed: Callable[[Cluster], Cluster]) -> Machines:
-    """Machines each of whose kinds is changed."""
+    """Machines with a change applied to each kind."""
     kinds: Sequence[KindOfBox] = [replace(each, cluster=changed(each.cluster)) for each in machines.kinds]
     return replace(machines, kinds=tuple(kinds))
 
 
 def _scaled(cluster: Cluster, name: str, factor: float) -> Cluster:
-    """A cluster with a rate multiplied."""
+    """Cluster with one rate scaled."""
     device = cluster.device
     if name == "nic":
         return replace(cluster, nic_bytes_per_second=cluster.nic_bytes_per_second * factor)
@@ -446,7 +446,7 @@ def _scaled(cluster: Cluster, name: str, factor: float) -> Cluster:
 
 
 def _with_device(cluster: Cluster, other: str | DeviceTable | None) -> Cluster:
-    """A cluster of other GPUs, with their links, in boxes of the same size on the same NICs."""
+    """Cluster of other GPUs with their links, in boxes of the same size with the same NICs."""
     if isinstance(other, DeviceTable):
         return replace(cluster, table=other)
     if other not in DEVICES:

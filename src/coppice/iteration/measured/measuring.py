@@ -60,7 +60,7 @@ _MOST_TURNS = 64
 def measure_device(
     kind: str | None = None, *, seconds: float = 20.0, say: Callable[[str], None] = lambda _: None
 ) -> dict[str, Any]:
-    """Measure a device of this machine, and return the record of a device file.
+    """Measure a local device, and return the record of a device file.
 
     Args:
         kind: ``cuda`` or ``cpu``; None takes CUDA where there is a GPU.
@@ -87,7 +87,7 @@ def measure_device(
 
 
 class _Clock:
-    """Times calls on a device."""
+    """Timer of calls on a device."""
 
     def __init__(self, torch: Any, kind: str, seconds: float) -> None:
         self.torch, self.cuda, self._seconds = torch, kind == "cuda", seconds
@@ -96,16 +96,16 @@ class _Clock:
         self._begun = time.perf_counter()
 
     def spent(self) -> float:
-        """Seconds since it was made."""
+        """Seconds since construction."""
         return time.perf_counter() - self._begun
 
     def wait(self) -> None:
-        """Until the device has done everything."""
+        """Synchronise with the device."""
         if self.cuda:
             self.torch.cuda.synchronize()
 
     def each(self, calls: Sequence[Callable[[], object]]) -> float:
-        """Seconds of one of the calls, which take turns: the median of runs of so many as take long enough."""
+        """Median time per call; calls alternate, repeated until runs are long enough to time."""
         turns = itertools.cycle(calls)
         for _ in range(2):
             next(turns)()
@@ -117,7 +117,7 @@ class _Clock:
         return statistics.median(self._run(turns, count) / count for _ in range(self._runs))
 
     def _run(self, turns: Iterator[Callable[[], object]], count: int) -> float:
-        """Seconds of so many calls."""
+        """Time of a number of calls."""
         if self.cuda:
             begin, end = (self.torch.cuda.Event(enable_timing=True) for _ in range(2))
             begin.record()
@@ -132,7 +132,7 @@ class _Clock:
         return time.perf_counter() - begun
 
     def launch_seconds(self) -> float:
-        """What the host needs for an operation that computes next to nothing."""
+        """Launch overhead of an operation that computes next to nothing."""
         small = self.torch.zeros(16, device=self.device)
         for _ in range(20):
             small.add_(1.0)
@@ -148,7 +148,7 @@ class _Clock:
 
 
 def _memory_bytes(torch: Any, kind: str) -> int:
-    """Size of the memory of the device."""
+    """Memory of the device."""
     if kind == "cuda":
         return int(torch.cuda.get_device_properties(0).total_memory)
     import os
@@ -157,7 +157,7 @@ def _memory_bytes(torch: Any, kind: str) -> int:
 
 
 def _copies(clock: _Clock) -> Iterator[dict[str, Any]]:
-    """Copies from memory to memory: bytes read and written in a second."""
+    """Copies within memory: bytes read and written per second."""
     torch = clock.torch
     for size in _CUDA_COPIES if clock.cuda else _CPU_COPIES:
         turns = max(1, min(_MOST_TURNS, int(_TURNS_BYTES // (2 * size)))) if clock.cuda else 1
@@ -170,7 +170,7 @@ def _copies(clock: _Clock) -> Iterator[dict[str, Any]]:
 
 
 def _matrices(clock: _Clock) -> Iterator[dict[str, Any]]:
-    """Products of m x k and k x n, as a layer without bias computes them."""
+    """(m x k) by (k x n) products, as a layer without bias computes them."""
     torch = clock.torch
     names = ("bfloat16",) if clock.cuda else ("float32",)
     tokens, weights = (_CUDA_TOKENS, _CUDA_WEIGHTS) if clock.cuda else (_CPU_TOKENS, _CPU_WEIGHTS)
@@ -195,7 +195,7 @@ def _matrices(clock: _Clock) -> Iterator[dict[str, Any]]:
 
 
 def _attention(clock: _Clock) -> Iterator[dict[str, Any]]:
-    """Scores, softmax and context of causal attention; operations are counted in full, as if no score were masked."""
+    """Causal attention: scores, softmax and context; FLOPs are counted as if no score were masked."""
     torch = clock.torch
     dtype = torch.bfloat16 if clock.cuda else torch.float32
     scaled = torch.nn.functional.scaled_dot_product_attention

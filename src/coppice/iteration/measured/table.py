@@ -17,7 +17,7 @@ _NEAREST = 4  # rows between which is interpolated
 
 
 class MatrixRow(msgspec.Struct, frozen=True, kw_only=True):
-    """FLOP/s of a product of m x k and k x n, in 1e12."""
+    """FLOP/s of an (m x k) by (k x n) matrix product, in 1e12."""
 
     m: int
     n: int
@@ -36,7 +36,7 @@ class CopyRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class AttentionRow(msgspec.Struct, frozen=True, kw_only=True):
-    """FLOP/s of attention in 1e12, counted without masking."""
+    """FLOP/s of attention in 1e12, with masked scores counted."""
 
     sequences: int
     seq: int
@@ -50,7 +50,7 @@ class AttentionRow(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _DeviceFile(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
-    """The file."""
+    """Fields of a device file."""
 
     format: str
     version: int
@@ -121,11 +121,11 @@ class DeviceTable:
 
     @property
     def memory_rate(self) -> float:
-        """Memory rate: bytes per second of the largest copy."""
+        """Memory bandwidth: bytes per second of the largest copy."""
         return max(self.copies, key=lambda each: each.bytes).bytes_per_second
 
     def matrix_flops(self, m: float, n: float, k: float) -> float:
-        """FLOP/s of a product of m x k and k x n.
+        """FLOP/s of an (m x k) by (k x n) matrix product.
 
         Examples:
             >>> rows = [MatrixRow(m=size, n=512, k=512, tflops_per_s=rate) for size, rate in ((64, 10), (256, 40))]
@@ -137,11 +137,11 @@ class DeviceTable:
         return 1e12 * _between(rows, (m, n, k))
 
     def copy_rate(self, size_bytes: float) -> float:
-        """Rate of a copy of so many bytes."""
+        """Rate of a copy by size."""
         return _between([((each.bytes,), each.bytes_per_second) for each in self.copies], (size_bytes,))
 
     def attention_flops(self, sequences: float, seq: float, heads: float, *, backward: bool = False) -> float:
-        """FLOP/s of attention, counted without masking; 0 where unmeasured."""
+        """FLOP/s of attention, with masked scores counted; 0 where unmeasured."""
         if not self.attention:
             return 0.0
         rows = [
@@ -155,7 +155,7 @@ class DeviceTable:
 
 
 def _between(rows: Sequence[tuple[tuple[float, ...], float]], at: tuple[float, ...]) -> float:
-    """The rate at a size, between the nearest measured ones; sizes beyond those are brought back to them."""
+    """Interpolate a rate between the nearest measured sizes; constant beyond them."""
     spans = [(min(sizes), max(sizes)) for sizes in zip(*(sizes for sizes, _ in rows), strict=True)]
     at = tuple(min(max(value, low), high) for value, (low, high) in zip(at, spans, strict=True))
     logs = [math.log(value) for value in at]

@@ -1,4 +1,4 @@
-"""A traced module on a cluster: times of its operations, the step as tasks, and the workload of its layers.
+"""Time a traced module on a cluster: its operations, the step as a task graph, and the workload of its layers.
 
 Theory. A matrix product, convolution or attention takes its FLOPs at the share of the peak that large ones reach on
 such a GPU; every operation takes at least its bytes at the share of the rate of memory that passes over it reach (the
@@ -34,7 +34,7 @@ _GATHERS, _COPIES_OUT = "fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy"
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class TimedModule:
-    """A step of a module on a cluster."""
+    """A module's step on a cluster."""
 
     trace: ModuleTrace  # The step
     cluster: Cluster  # The GPUs and their network
@@ -44,12 +44,12 @@ class TimedModule:
 
     @property
     def seconds(self) -> float:
-        """Forward and backward pass."""
+        """Time of forward and backward pass."""
         return self.times.seconds
 
     @property
     def compute_seconds(self) -> float:
-        """Time for which the GPU computes."""
+        """Compute time of the GPU."""
         return sum(
             each
             for each, operation in zip(self.seconds_alone, self.trace.operations, strict=True)
@@ -58,11 +58,11 @@ class TimedModule:
 
     @property
     def communication_seconds(self) -> float:
-        """Time of all collectives, each by itself."""
+        """Total time of all collectives, without overlap."""
         return sum(self.seconds_alone) - self.compute_seconds
 
     def workload(self) -> LayerWorkload:
-        """The layers as the workload of policies of gradients.
+        """Layers as a workload for gradient policies.
 
         Times of a layer are those of its operations and of the collectives of groups that are not of replicas; a
         message is an all-reduce of all replicas, affine in its size.
@@ -108,7 +108,7 @@ def time_module(trace: ModuleTrace, cluster: Cluster) -> TimedModule:
 
 
 def _seconds(each: ModuleOperation, cluster: Cluster) -> float:
-    """Seconds of an operation by itself."""
+    """Time of an operation by itself."""
     if each.collective:
         rounds = _ROUNDS.get(each.collective, 1)
         return cluster.ring_seconds(each.size_bytes, len(each.ranks), _step(each.ranks), rounds=rounds)
@@ -120,7 +120,7 @@ def _seconds(each: ModuleOperation, cluster: Cluster) -> float:
 
 
 def _graph(trace: ModuleTrace, cluster: Cluster, seconds: Sequence[float]) -> TaskGraph:
-    """The step as tasks, one for each operation."""
+    """Task graph of the step, a task for each operation."""
     graph = TaskGraphBuilder()
     compute = graph.stream("compute")
     copied: dict[bool, list[int]] = {False: [], True: []}
@@ -143,7 +143,7 @@ def _graph(trace: ModuleTrace, cluster: Cluster, seconds: Sequence[float]) -> Ta
 
 
 def _loads(each: ModuleOperation, cluster: Cluster) -> Mapping[str, float]:
-    """Links that a collective takes whole while it runs."""
+    """Links that a collective saturates while it runs."""
     if not each.collective:
         return {}
     crosses = max(each.ranks) // cluster.device.box != min(each.ranks) // cluster.device.box
@@ -151,12 +151,12 @@ def _loads(each: ModuleOperation, cluster: Cluster) -> Mapping[str, float]:
 
 
 def _step(ranks: Sequence[int]) -> int:
-    """Distance of neighbours of a group."""
+    """Stride between the ranks of a group."""
     return min((b - a for a, b in pairwise(ranks)), default=1)
 
 
 def _stride(trace: ModuleTrace) -> int:
-    """Distance of replicas: the degrees after theirs multiplied."""
+    """Stride of data-parallel ranks: the product of the inner degrees."""
     names = list(trace.mesh)
     stride = 1
     for name in names[names.index("dp") + 1 :]:

@@ -1,4 +1,4 @@
-"""Record operators of one rank with FLOPs, bytes and layer, and its collectives.
+"""Record one rank's operators with FLOPs, bytes and layer, and its collectives.
 
 Runs in the tracing process only. Operators are seen below autograd and below tensors with a layout of their own
 (``DTensor``), so that what is seen are local tensors and collectives. An operation depends on what last wrote the
@@ -36,7 +36,7 @@ _FREE = (
 
 
 class OperationRecorder(TorchDispatchMode):
-    """Recorder of operations as a context.
+    """Context that records operators.
 
     Args:
         model: The module whose forward and backward passes run.
@@ -79,7 +79,7 @@ class OperationRecorder(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run an operator, and note it; tensors with a layout run theirs first."""
+        """Run and record an operator; DTensor operators run on the local tensors first."""
         if any(is_traceable_wrapper_subclass_type(each) for each in types):
             return NotImplemented
         layer = self._layer()
@@ -88,7 +88,7 @@ class OperationRecorder(TorchDispatchMode):
         return result
 
     def _enters(self, module: torch.nn.Module, _: Any) -> None:
-        """Note that a forward pass of a module begins."""
+        """Record the start of a module's forward pass."""
         number = id(module)
         if number not in self._layer_of:
             self._layer_of[number] = self._new_layer(module)
@@ -97,12 +97,12 @@ class OperationRecorder(TorchDispatchMode):
         self._stack.append(self._layer_of[number])
 
     def _leaves(self, _module: torch.nn.Module, _inputs: Any, _outputs: Any) -> None:
-        """Note that it ends."""
+        """Record the end of a module's forward pass."""
         if self._stack:
             self._stack.pop()
 
     def _new_layer(self, module: torch.nn.Module) -> int:
-        """The layer that a module is if it has parameters of its own; else -1."""
+        """Index of a module with parameters of its own as a layer; else -1."""
         own = [each for each in module.parameters(recurse=False) if id(each) not in self._counted]
         if not own:
             return -1
@@ -119,7 +119,7 @@ class OperationRecorder(TorchDispatchMode):
         return len(self.layers) - 1
 
     def _layer(self) -> int:
-        """The layer that runs now."""
+        """Index of the running layer."""
         inner = next((each for each in reversed(self._stack) if each >= 0), -1)
         node = torch._C._current_autograd_node()  # noqa: SLF001
         if self._stack and (inner >= 0 or node is None):
@@ -136,7 +136,7 @@ class OperationRecorder(TorchDispatchMode):
         return layer
 
     def _note(self, func: Any, args: Any, kwargs: Any, result: Any, layer: int) -> None:
-        """Note an operator that ran."""
+        """Record an operator that ran."""
         name = str(func)
         short = name.rsplit(".", 1)[0]
         if short.startswith("profiler"):
@@ -174,7 +174,7 @@ class OperationRecorder(TorchDispatchMode):
     def _note_collective(
         self, name: str, func: Any, args: Any, reads: list[Any], wrote: list[Any], layer: int
     ) -> None:
-        """Note a collective, in a group of more than one rank."""
+        """Record a collective in a group of more than one rank."""
         kind = standard_collective(name.rsplit(".", 1)[1])
         ranks = _group_ranks(args)
         if not kind or len(ranks) < 2:
@@ -198,11 +198,11 @@ class OperationRecorder(TorchDispatchMode):
             self._writes(each, number)
 
     def _written_by(self, tensor: Any) -> int:
-        """The operation that last wrote the storage of a tensor; -1: none."""
+        """Operation that last wrote a tensor's storage; -1: none."""
         return self._writer.get(_storage(tensor).cdata, (-1, None))[0]
 
     def _writes(self, tensor: Any, number: int) -> None:
-        """Note that an operation wrote a tensor; its storage is watched, so that its key is not used again."""
+        """Record that an operation wrote a tensor; its storage is kept alive, so that its key is not reused."""
         found = _storage(tensor)
         self._writer[found.cdata] = number, found
 
@@ -212,7 +212,7 @@ def _storage(tensor: Any) -> StorageWeakRef:
 
 
 def _whole_elements(parameter: Any) -> int:
-    """Elements of a parameter on this rank before it is shared out over replicas (the mesh dimension ``dp``)."""
+    """Elements of a parameter on this rank before sharding over replicas (the mesh dimension ``dp``)."""
     local = parameter.to_local() if hasattr(parameter, "to_local") else parameter
     count = int(local.numel())
     if hasattr(parameter, "device_mesh"):
@@ -226,7 +226,7 @@ def _whole_elements(parameter: Any) -> int:
 
 
 def _is_view(func: Any) -> bool:
-    """Whether an operator gives another look at what it is given."""
+    """Whether an operator returns a view of an operand."""
     schema = getattr(func, "_schema", None)
     if schema is None or not schema.returns:
         return False
@@ -234,7 +234,7 @@ def _is_view(func: Any) -> bool:
 
 
 def _mutated(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
-    """Tensors that an operator writes in place."""
+    """Operands that an operator writes in place."""
     schema = getattr(func, "_schema", None)
     for place, each in enumerate(schema.arguments if schema is not None else ()):
         if each.alias_info is not None and each.alias_info.is_write:
@@ -243,13 +243,13 @@ def _mutated(func: Any, args: Any, kwargs: Any) -> Iterator[Any]:
 
 
 def _parts(args: Any, wrote: list[Any]) -> list[list[Any]]:
-    """Tensors of each argument, and those that come out: the largest sum is the size of a collective."""
+    """Tensors of each argument and of the output; the largest total is the size of a collective."""
     found = [[leaf for leaf in tree_leaves(each) if isinstance(leaf, torch.Tensor)] for each in args]
     return [*found, wrote]
 
 
 def _group_ranks(args: Any) -> list[int]:
-    """Ranks of the group that a collective names, by an object or by text."""
+    """Ranks of a collective's group, given as an object or by name."""
     for each in reversed(tree_leaves(args)):
         if isinstance(each, torch.ScriptObject):
             try:
@@ -267,7 +267,7 @@ def _group_ranks(args: Any) -> list[int]:
 
 
 def _flops(func: Any, args: Any, kwargs: Any, result: Any) -> int:
-    """Floating-point operations of matrix products, convolutions and attention; 0 for others."""
+    """FLOPs of matrix products, convolutions and attention; 0 for others."""
     packet = getattr(func, "_overloadpacket", None)
     formula: Callable[..., Any] | None = flop_registry.get(packet)
     if formula is not None:

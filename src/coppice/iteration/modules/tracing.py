@@ -49,7 +49,7 @@ class ModuleOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
 
 
 class ModuleLayer(msgspec.Struct, frozen=True, kw_only=True):
-    """A module with its own parameters, in order of first use."""
+    """A module with parameters of its own, in order of first use."""
 
     name: str  # Its qualified name
     kind: str  # Its class
@@ -81,7 +81,7 @@ class ModuleTrace(msgspec.Struct, frozen=True, kw_only=True):
         )
 
     def layer_sums(self, values: Mapping[int, float]) -> tuple[list[float], list[float]]:
-        """Values by operation summed for each layer: forward, backward.
+        """Sum of per-operation values by layer: forward, backward.
 
         Operations that belong to no layer count for the last layer before them, or for the first one.
         """
@@ -94,7 +94,7 @@ class ModuleTrace(msgspec.Struct, frozen=True, kw_only=True):
         return forward, backward
 
     def require_collectives(self) -> None:
-        """Raise unless there is a collective of more than one rank."""
+        """Raise unless some collective has more than one rank."""
         if not self.collectives():
             raise InputError(
                 f"expected collectives in a step of {self.module} on {self.ranks} ranks, found none: share the job out "
@@ -103,7 +103,7 @@ class ModuleTrace(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TraceResult(msgspec.Struct, frozen=True, kw_only=True):
-    """Result of the tracing process: a trace, or an error."""
+    """Output of the tracing process: a trace, or an error."""
 
     trace: ModuleTrace | None = None
     error: str = ""
@@ -123,7 +123,7 @@ def trace_module(
     # Shapes and types of the inputs, such as `8x256` or `4x128:int64`; none: those of the function
     inputs: Sequence[str] = (),
 ) -> ModuleTrace:
-    """Trace forward and backward of a PyTorch module on fake tensors, without computing or allocating.
+    """Trace forward and backward pass of a PyTorch module on fake tensors, without computing or allocating.
 
     The function returns a module, or (module, inputs). It is called on the device ``meta`` with a fake process group of
     all ranks. If it takes an argument ``mesh``, it gets the device mesh, and may parallelize the module and share it
@@ -157,7 +157,7 @@ def trace_module(
 
 
 def _traced(request: TraceRequest) -> ModuleTrace:
-    """What the tracing process answers."""
+    """Run the tracing process."""
     with tempfile.TemporaryDirectory(prefix="coppice-") as folder:
         target = Path(folder) / "answer.json"
         words = ["-m", "coppice.iteration.modules.worker", msgspec.json.encode(request).decode(), str(target)]

@@ -26,7 +26,7 @@ _FIRST_BUCKET, _BUCKET = 2**20, 25 * 2**20
 
 
 def answer(request: TraceRequest) -> TraceResult:
-    """A trace, or why there is none."""
+    """Trace, or the reason why there is none."""
     import torch.distributed as dist
 
     try:
@@ -41,7 +41,7 @@ def answer(request: TraceRequest) -> TraceResult:
 
 
 def _trace(request: TraceRequest) -> ModuleTrace:
-    """Build, share out, and run a step."""
+    """Build, shard, and run a step."""
     import torch
     import torch.distributed as dist
     from torch._subclasses.fake_tensor import FakeTensorMode
@@ -106,7 +106,7 @@ def _trace(request: TraceRequest) -> ModuleTrace:
 def _step(
     module: Any, given: list[Any], flush: Callable[[], None] | None, on_backward: Callable[[], None]
 ) -> None:
-    """A forward and a backward pass."""
+    """Run forward and backward pass."""
     loss = _loss(module(*given))
     on_backward()
     loss.backward()
@@ -115,7 +115,7 @@ def _step(
 
 
 def _made_fake(module: Any) -> None:
-    """Put a module of the device meta on fake tensors; modules that share a parameter still do afterwards."""
+    """Move a module from the meta device to fake tensors; tied parameters stay tied."""
     places: dict[int, list[tuple[Any, str]]] = {}
     for each in module.modules():
         for name, parameter in each._parameters.items():  # noqa: SLF001
@@ -128,7 +128,7 @@ def _made_fake(module: Any) -> None:
 
 
 def _function(request: TraceRequest) -> Callable[..., Any]:
-    """The function of the file."""
+    """Function of the file."""
     sys.path.insert(0, str(Path(request.file).resolve().parent))
     try:
         names = runpy.run_path(request.file)
@@ -150,7 +150,7 @@ def _function(request: TraceRequest) -> Callable[..., Any]:
 
 
 def _failed(error: BaseException, request: TraceRequest, wanted: str) -> InputError:
-    """The innermost reason of a failure in one sentence, with the line of the file where it is."""
+    """Root cause of a failure in one sentence, with the line of the file."""
     while error.__cause__ is not None:
         error = error.__cause__
     lines = [each for each in traceback.extract_tb(error.__traceback__) if each.filename == request.file]
@@ -162,7 +162,7 @@ def _failed(error: BaseException, request: TraceRequest, wanted: str) -> InputEr
 
 
 def _parts(built: Any, request: TraceRequest) -> tuple[Any, tuple[Any, ...] | None]:
-    """The module, and its example inputs if there are any."""
+    """The module, and its example inputs if given."""
     import torch
 
     module, inputs = built, None
@@ -200,7 +200,7 @@ def _inputs(inputs: tuple[Any, ...] | None, request: TraceRequest) -> list[Any]:
 
 
 def _input(text: str) -> Any:
-    """A tensor of a shape such as ``8x256`` or ``8x256:int64``."""
+    """Tensor of a shape such as ``8x256`` or ``8x256:int64``."""
     import torch
 
     shape, _, kind = text.partition(":")
@@ -213,7 +213,7 @@ def _input(text: str) -> Any:
 
 
 def _loss(output: Any) -> Any:
-    """What is differentiated: a loss that the module gives, or the sum of its first floating-point result."""
+    """Loss: the one that the module returns, or the sum of its first floating-point output."""
     import torch
     from torch.utils._pytree import tree_leaves
 
@@ -229,7 +229,7 @@ def _loss(output: Any) -> Any:
 
 
 def _shared_out(module: Any) -> bool:
-    """Whether the function itself shares parameters out over replicas."""
+    """Whether the function itself shards parameters over replicas."""
     from torch.distributed.fsdp import FSDPModule
 
     if any(isinstance(each, FSDPModule) for each in module.modules()):
@@ -239,12 +239,12 @@ def _shared_out(module: Any) -> bool:
 
 
 def _sums(module: Any, request: TraceRequest) -> bool:
-    """Whether replicas sum their gradients in buckets."""
+    """Whether replicas all-reduce their gradients in buckets."""
     return request.mesh.get("dp", 1) > 1 and not _shared_out(module)
 
 
 def _share_out(module: Any, mesh: Any) -> None:
-    """Share parameters out as FSDP2 is meant to be used: each block of the outermost lists, then the rest."""
+    """Shard parameters as FSDP2 recommends: each block of the outermost module lists, then the rest."""
     from torch import nn
     from torch.distributed.fsdp import fully_shard
 
@@ -260,7 +260,7 @@ def _share_out(module: Any, mesh: Any) -> None:
 
 
 def _buckets(module: Any, group: Any) -> Callable[[], None]:
-    """Sum gradients over replicas as PyTorch's DDP does: in buckets, as they fill; returns what sends the last one."""
+    """All-reduce gradients in DDP's buckets as they fill; return the function that sends the last one."""
     import torch
     import torch.distributed as dist
 

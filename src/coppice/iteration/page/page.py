@@ -22,7 +22,7 @@ Bar = tuple[str, float, str]
 
 
 def bars_picture(bars: Sequence[Bar], whole: float, *, name: str, label: str) -> Markup:
-    """A bar for each part; a full one is the whole.
+    """Draw a bar for each part; the total is a full bar.
 
     Args:
         whole: Length of a full bar, above 0.
@@ -55,7 +55,7 @@ def bars_picture(bars: Sequence[Bar], whole: float, *, name: str, label: str) ->
 def stacked_picture(
     rows: Sequence[tuple[str, Sequence[tuple[str, float, str]]]], whole: float, *, name: str, label: str
 ) -> Markup:
-    """A row for each device: parts of it one after the other, the rest empty.
+    """Draw a stacked bar for each device.
 
     Args:
         rows: Name of each row, and for each part what it is, how long, and the variable of its colour.
@@ -151,7 +151,7 @@ def iteration_html(report: IterationReport) -> str:
 
 
 def _shares(seconds: Mapping[str, float], whole: float, name: str, label: str) -> Markup:
-    """Bars of seconds with their shares."""
+    """Bars of times with their shares."""
     bars = [
         (words, value, f"{seconds_text(value)}, {value / whole:.1%}")
         for words, value in seconds.items()
@@ -161,7 +161,7 @@ def _shares(seconds: Mapping[str, float], whole: float, name: str, label: str) -
 
 
 def _memory(report: IterationReport) -> Markup:
-    """Bars of what a GPU keeps; a full one is its memory, or all that is kept if that is more."""
+    """Bars of memory by part; a full bar is the GPU's memory, or the total if larger."""
     total = sum(report.memory.values())
     bars = [(words, value, f"{value / 1e9:.3g} GB") for words, value in report.memory.items()]
     bars.append(("all", total, f"{total / 1e9:.3g} of {report.memory_bytes / 1e9:.3g} GB"))
@@ -171,7 +171,7 @@ def _memory(report: IterationReport) -> Markup:
 
 
 def _exposed(report: IterationReport) -> list[Markup]:
-    """What the iteration waits for."""
+    """Exposed communication by collective."""
     if not any(report.exposed.values()):
         return [element("p", escape("The critical path is all computation: nothing is exposed."))]
     words = (
@@ -184,7 +184,7 @@ def _exposed(report: IterationReport) -> list[Markup]:
 
 
 def _devices(report: IterationReport) -> list[Markup]:
-    """What each device computes, and how long it waits."""
+    """Compute and idle time of each device."""
     times, graph = report.times, report.times.graph
     kinds = [number for number, kind in enumerate(graph.kind_names) if kind in _PASSES]
     computes = np.isin(graph.kinds, kinds) & (graph.stream >= 0)
@@ -225,7 +225,7 @@ def _devices(report: IterationReport) -> list[Markup]:
 
 
 def _sources(report: IterationReport) -> list[Markup]:
-    """The model and the command behind each number."""
+    """Source of each number: a model and a command."""
     if not report.sources:
         return []
     head = element("tr", *(element("th", escape(each)) for each in ("number", "model", "command")))

@@ -45,7 +45,7 @@ class TimelineRows:
 
 
 def timeline_rows(times: TaskTimes) -> TimelineRows:
-    """Streams to show: of all devices, or an even selection."""
+    """Select streams: of all devices, or of some evenly spaced ones."""
     graph = times.graph
     count = np.bincount(graph.stream[graph.stream >= 0], minlength=len(graph.streams))
     of_device: dict[int, list[int]] = defaultdict(list)
@@ -78,7 +78,7 @@ def colour_of(kind: str, others: Sequence[str] = ()) -> str:
 
 
 def timeline_canvas(times: TaskTimes, rows: TimelineRows, *, begin: float = 0.0) -> Markup:
-    """The canvas with its buttons.
+    """Canvas of the timeline with its buttons.
 
     Args:
         begin: What is seen first, in seconds, until the end.
@@ -176,7 +176,7 @@ def timeline_canvas(times: TaskTimes, rows: TimelineRows, *, begin: float = 0.0)
 
 
 def _critical(times: TaskTimes) -> set[int]:
-    """Tasks of the critical path: each began when the one before it ended."""
+    """Tasks of the critical path: each started when its predecessor ended."""
     found: set[int] = set()
     if not len(times.graph):
         return found

@@ -1,1 +1,1 @@
-"""Pipeline orders: which device runs which pass of which stage and micro-batch, in which order."""
+"""Pipeline orders: the sequence of passes (stage, micro-batch, kind) of each device."""

@@ -172,7 +172,7 @@ def target_of(each: StagePass, stages: int) -> int | None:
 
 
 def _gives(given: dict[StagePass, int], source: StagePass) -> int:
-    """The task that gives it: the gradients of inputs come from a whole pass or from a part of one."""
+    """Task that produces a pass's input; input gradients come from a whole backward pass or from its first part."""
     if source in given:
         return given[source]
     other = Work.BACKWARD if source.work is Work.INPUT else Work.INPUT
@@ -180,7 +180,7 @@ def _gives(given: dict[StagePass, int], source: StagePass) -> int:
 
 
 def _ready(order: PipelineOrder, place: dict[StagePass, int]) -> dict[int, list[int]]:
-    """The passes after which the gradients of each stage are there; stages in the order of their devices' programs."""
+    """Passes after which the gradients of each stage are complete, in the order of the devices' programs."""
     found: dict[int, list[int]] = {}
     for program in order.devices:
         of_stage: dict[int, list[int]] = {}
@@ -192,7 +192,7 @@ def _ready(order: PipelineOrder, place: dict[StagePass, int]) -> dict[int, list[
 
 
 def _sum(graph: TaskGraphBuilder, each: StageSum, network: int, iteration: int, after: Sequence[int]) -> int:
-    """Submit a message with gradients."""
+    """Submit a gradient message."""
     name = f"gradients of stage {each.stage} of {iteration}"
     return graph.add(name, "all_reduce", network, each.seconds, after=after)
 

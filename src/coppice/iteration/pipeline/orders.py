@@ -126,7 +126,7 @@ def zero_bubble(devices: int, micro_batches: int) -> PipelineOrder:
 
 
 def dual_pipe_v(devices: int, micro_batches: int) -> PipelineOrder:
-    """DualPipeV: micro-batches turn at the last device, so that forward and backward of both directions meet.
+    """DualPipeV: a V-shaped pipeline in which forward and backward of both directions are co-scheduled.
 
     DualPipeV (DeepSeek-AI, 2025: the bidirectional DualPipe of DeepSeek-V3, arXiv 2412.19437, section 3.2.1, cut in
     half). Device d of p has stages d and 2 p - 1 - d. In the long middle part forward passes of one run at once with
@@ -186,7 +186,7 @@ def dual_pipe_v(devices: int, micro_batches: int) -> PipelineOrder:
 
 
 class _DualProgram:
-    """The program of a device with a stage of each direction; gradients of weights that are put off wait in a row."""
+    """Program of a device with one stage per direction; deferred weight gradients wait in a queue."""
 
     def __init__(self, stages: tuple[int, int]) -> None:
         self.passes: list[StagePass] = []
@@ -196,12 +196,12 @@ class _DualProgram:
         self._next = {work: [0, 0] for work in (Work.FORWARD, Work.BACKWARD)}
 
     def forward(self, direction: int, times: int = 1) -> None:
-        """The next forward passes of a direction."""
+        """Append the next forward pass of a direction."""
         for _ in range(times):
             self._add(direction, Work.FORWARD, Work.FORWARD)
 
     def backward(self, direction: int, *, splits: bool = False, at_once: bool = False) -> None:
-        """The next backward pass of a direction: its gradients of weights put off, or at once with the pass before."""
+        """Append the next backward pass of a direction, weight gradients deferred or co-scheduled."""
         made = self._add(direction, Work.BACKWARD, Work.INPUT if splits else Work.BACKWARD)
         if splits:
             self.late.append(made._replace(work=Work.WEIGHT))
@@ -209,7 +209,7 @@ class _DualProgram:
             self.pairs.add((self.passes[-2], made))
 
     def weight(self) -> None:
-        """The gradients of weights that have been put off for longest."""
+        """Append the longest deferred weight gradients."""
         self.passes.append(self.late.popleft())
 
     def _add(self, direction: int, counted: Work, work: Work) -> StagePass:
@@ -223,7 +223,7 @@ class _DualProgram:
 def _next_pass(
     device: int, done: dict[Work, int], arrives: dict[StagePass, int], time: int, *, most: int
 ) -> StagePass | None:
-    """What a free device does now."""
+    """Next pass of an idle device."""
     never = time + 1
     forward = StagePass(device, Work.FORWARD, done[Work.FORWARD])
     ahead = done[Work.FORWARD] - done[Work.INPUT] < most - device
@@ -238,7 +238,7 @@ def _next_pass(
 
 
 def _enables(done: StagePass, stages: int) -> Sequence[StagePass]:
-    """Passes that may run after this one."""
+    """Passes that become ready after a pass."""
     stage, work, _ = done
     if work is Work.FORWARD:
         last = stage == stages - 1

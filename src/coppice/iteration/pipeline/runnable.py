@@ -12,7 +12,7 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 
 
 def placement(order: PipelineOrder) -> str | None:
-    """Stage placement of PyTorch's schedules: ``loop``, ``v``, or None for another one.
+    """Stage placement of PyTorch's schedules: ``loop``, ``v``, or None for any other.
 
     In a loop stage s is on rank s mod p; in a V ranks are passed up and down in turn.
 
@@ -30,7 +30,7 @@ def placement(order: PipelineOrder) -> str | None:
 
 
 def turns(order: PipelineOrder) -> list[list[list[StagePass]]]:
-    """Actions of each device in order: a pass, or several concurrent ones.
+    """Actions of each device in order: a pass, or several co-scheduled ones.
 
     Examples:
         >>> from coppice.iteration.pipeline.orders import dual_pipe_v
@@ -50,7 +50,7 @@ def turns(order: PipelineOrder) -> list[list[list[StagePass]]]:
 
 
 def check_runnable(order: PipelineOrder) -> None:
-    r"""Refuse orders that the runtime deadlocks on, or trains incorrectly.
+    r"""Refuse orders on which the runtime deadlocks or trains incorrectly.
 
     Devices run their programs in order; passes that run at once begin when both can. Losses are stored as forward
     passes of the last stage come and read by micro-batch, so that these have to go by number.
@@ -97,7 +97,7 @@ def check_ends(order: PipelineOrder) -> None:
 
 
 def _can_begin(each: StagePass, done: set[StagePass], stages: int) -> bool:
-    """Whether what a pass takes from another stage has been given; a whole backward pass gives as its first part."""
+    """Whether a pass's input from another stage is there; a split backward pass provides it early."""
     source = source_of(each, stages)
     if source is None or source in done:
         return True

@@ -1,4 +1,4 @@
-"""Split backward passes: input gradients in place, weight gradients in bubbles."""
+"""Split backward passes: input gradients in place, weight gradients in pipeline bubbles."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from coppice.iteration.tasks import TaskGraphBuilder
 
 
 def weights_last(order: PipelineOrder, times: StageTimes) -> PipelineOrder:
-    """Split the whole backward passes of an order.
+    """Split an order's backward passes, and run weight gradients in bubbles.
 
     A device runs forward passes and gradients of inputs in the order of its program, and gradients of weights, the
     oldest first, when what is next in its program has not come yet. A pass that has begun is not interrupted.
@@ -57,5 +57,5 @@ def weights_last(order: PipelineOrder, times: StageTimes) -> PipelineOrder:
 
 
 def _first_part(each: StagePass) -> StagePass:
-    """A pass without the gradients of weights."""
+    """Input-gradient part of a backward pass."""
     return each._replace(work=Work.INPUT) if each.work is Work.BACKWARD else each

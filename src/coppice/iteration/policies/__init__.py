@@ -1,4 +1,4 @@
-"""Scheduling policies: what may start when, in which order, split how.
+"""Scheduling policies of communication and computation: start conditions, order, partitioning.
 
 ``policy`` is what each answers, ``messages`` what those of data-parallel training decide about gradients, ``catalogue``
 has all by name.

@@ -63,7 +63,7 @@ class LayerPass:
 def message_graph(
     workload: LayerWorkload, backward: Sequence[LayerPass], messages: Sequence[Message], count: int
 ) -> IterationGraph:
-    """Task graph of one worker over several iterations, all workers being alike.
+    """Task graph of one worker over several iterations; all workers are alike.
 
     A forward pass waits for the layers that it takes its input from and for the messages that it needs; of those that
     are ready, the device runs the first. Then come the backward passes in the order given; when they are done, the next
@@ -148,7 +148,7 @@ _LETTERS = {"backward": "B", "input_gradient": "I", "weight_gradient": "W"}
 
 
 def _check(workload: LayerWorkload, backward: Sequence[LayerPass], messages: Sequence[Message]) -> None:
-    """That what messages speak of is there."""
+    """Check that messages refer to existing layers and messages."""
     made = sorted(each.layer for each in backward if each.kind in GRADIENTS)
     if made != list(range(workload.layers)):
         raise InputError(

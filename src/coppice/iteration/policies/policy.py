@@ -27,7 +27,7 @@ Count = Annotated[int, msgspec.Meta(ge=1)]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class IterationGraph:
-    """Tasks of consecutive iterations."""
+    """Task graph of consecutive iterations."""
 
     graph: TaskGraph  # The tasks
     first: Sequence[int]  # For each iteration, the task whose start begins it
@@ -107,7 +107,7 @@ class Policy(ConfiguredPolicy):
 
     @abstractmethod
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
-        """Tasks of consecutive iterations."""
+        """Task graph of consecutive iterations."""
 
     @abstractmethod
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
@@ -118,6 +118,6 @@ class Policy(ConfiguredPolicy):
         """Compute time of the busiest device per iteration."""
 
     def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """Best settings for a workload, by name."""
+        """Best settings for a workload."""
         del workload
         return msgspec.structs.asdict(self.settings) if isinstance(self.settings, msgspec.Struct) else {}

@@ -1,4 +1,4 @@
-"""What a training step is: blocks that a GPU runs for a micro-batch, exchanges inside passes, and what stages send."""
+"""Model of a training step: blocks of a GPU per micro-batch, collectives inside passes, messages of stages."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _NO_LOADS: Mapping[str, float] = {}
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GroupExchange:
-    """A collective of a group of ranks, or a message to one other."""
+    """A collective of a rank group, or a point-to-point message."""
 
     group: str  # Whose ranks take part: `tp`, `ep`, `cp`, `dp` or `pp`
     collective: str  # `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all` or `send`
@@ -26,13 +26,13 @@ class GroupExchange:
 
     @property
     def link(self) -> str:
-        """The link that it loads most, which limits it; empty: none is known."""
+        """Bottleneck link; empty where none is known."""
         return max(self.loads, key=lambda name: self.loads[name], default="")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class LayerBlock:
-    """A layer as one GPU of the layout runs it for one micro-batch; times are seconds of computation.
+    """A layer as one GPU of the layout runs it for one micro-batch; times are compute seconds.
 
     Raises:
         InputError: If a time is negative or no number.
@@ -56,13 +56,13 @@ class LayerBlock:
 
     @property
     def compute(self) -> float:
-        """Computation of all its passes."""
+        """Compute time of all passes."""
         return self.forward + self.input_gradient + self.weight_gradient + self.recompute
 
 
 @dataclass(frozen=True, kw_only=True)
 class Step:
-    """A training step of a job, as one GPU of each pipeline device runs it.
+    """Training step of a job, as one GPU of each pipeline device runs it.
 
     Ranks of a tensor-parallel group, and replicas, do the same at the same time: one of each kind stands for all.
     """
@@ -97,7 +97,7 @@ class Step:
             )
 
     def message(self, collective: str, size_bytes: float) -> GroupExchange:
-        """What a collective between replicas takes."""
+        """Time of a collective between replicas."""
         if self.between_replicas is None or not size_bytes:
             return GroupExchange(group="dp", collective=collective, size_bytes=size_bytes, seconds=0.0)
         return self.between_replicas(collective, size_bytes)

@@ -1,4 +1,4 @@
-"""The step of a transformer: its layers, embedding and head as blocks, with the exchanges of a layout.
+"""Step of a transformer: its layers, embedding and head as blocks, with the collectives of a layout.
 
 The times are those of :mod:`coppice.iteration.estimate`; a backward pass is half gradients of inputs, half of weights.
 
@@ -31,7 +31,7 @@ _LARGE = 1e10  # bytes of a message beside which waiting does not count
 
 
 def expert_exchanges(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExchange]:
-    """The all-to-alls of a layer with experts; none where every rank has all of them.
+    """All-to-alls of a layer with experts; none where every rank holds all experts.
 
     Args:
         layout: How the job lies on the GPUs.
@@ -59,7 +59,7 @@ def expert_exchanges(model: Transformer, layout: Layout, cluster: Cluster) -> li
 
 
 def expert_weights(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[float, float]:
-    """Weights of experts on a GPU for each layer that has them: as they are, and as messages between replicas count.
+    """Expert weights of a GPU per layer: held, and effective for messages between replicas.
 
     Only every `ep`-th replica has the same experts, and these are further apart: their bytes count as many as take a
     ring of all replicas as long as they take a ring of theirs.
@@ -88,7 +88,7 @@ _ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
 def transformer_blocks(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[LayerBlock, ...]:
-    """The blocks of a transformer: its embedding, its layers, its head; equal blocks are one object.
+    """Blocks of a transformer: embedding, layers, head; equal blocks are one object.
 
     Args:
         layout: How the job lies on the GPUs.
@@ -110,7 +110,7 @@ def transformer_blocks(model: Transformer, layout: Layout, cluster: Cluster) -> 
 
 
 def _layer(model: Transformer, layout: Layout, cluster: Cluster) -> LayerBlock:
-    """A layer of a model whose layers are all alike."""
+    """Layer of a model with equal layers."""
     work = LayerWork.of(model, layout, cluster)
     half = (work.backward - work.recompute) / 2
     dense = model.dense_parameters / model.layers / layout.tensor
@@ -133,7 +133,7 @@ def _layer(model: Transformer, layout: Layout, cluster: Cluster) -> LayerBlock:
 
 
 def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float) -> list[GroupExchange]:
-    """Sums of activations: two a pass of a layer; with sequence parallelism each is a gather and a scatter."""
+    """Activation all-reduces: two per pass; with sequence parallelism each is an all-gather and a reduce-scatter."""
     if layout.tensor == 1:
         return []
     size = _HALF * tokens * model.hidden
@@ -152,7 +152,7 @@ def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float)
 
 
 def _context(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExchange]:
-    """Context parallelism: keys and values gathered in every pass over attention, their gradients scattered."""
+    """Context parallelism: keys and values all-gathered in every attention pass, their gradients reduce-scattered."""
     seconds = context_seconds(model, layout, cluster)
     if not seconds:
         return []
@@ -167,7 +167,7 @@ def _context(model: Transformer, layout: Layout, cluster: Cluster) -> list[Group
 
 
 def _sharded(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExchange]:
-    """ZeRO-3: parameters gathered in both passes, gradients scattered."""
+    """ZeRO-3: parameters all-gathered in both passes, gradients reduce-scattered."""
     replicas = layout.data * layout.context
     if layout.shard is not Shard.ZERO3 or replicas == 1:
         return []
@@ -184,7 +184,7 @@ def _sharded(model: Transformer, layout: Layout, cluster: Cluster) -> list[Group
 def _loads(
     cluster: Cluster, size_bytes: float, ranks: int, stride: int, rounds: int, seconds: float
 ) -> dict[str, float]:
-    """Shares of links that a collective takes; of rings what they move over what links carry in that time."""
+    """Utilisation of links by a collective: bytes moved over capacity in its time."""
     if ranks == 1 or not seconds:
         return {}
     if cluster.costs is not None:
@@ -203,7 +203,7 @@ def _loads(
 
 
 def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> Step:
-    """The step of a transformer: layers in stages evenly, the embedding before the first, the head behind the last.
+    """Step of a transformer: layers split evenly into stages, embedding before the first, head after the last.
 
     Args:
         layout: How the job lies on the GPUs.
@@ -279,7 +279,7 @@ def _without_weights(head: LayerBlock) -> LayerBlock:
 
 
 def _send(model: Transformer, layout: Layout, cluster: Cluster) -> GroupExchange:
-    """Activations of a micro-batch to the next stage, a part of them from every rank of a tensor-parallel group.
+    """Send of a micro-batch's activations to the next stage, a part by every tensor-parallel rank.
 
     The rate of what is gathered after that inside a box is not counted as load.
     """

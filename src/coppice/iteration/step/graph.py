@@ -1,4 +1,4 @@
-"""A training step as tasks: the programs of devices in the order of a pipeline, what they send, and messages.
+"""Task graph of a training step: device programs in a pipeline order, sends, and messages.
 
 A device runs its passes in order. Where something runs beside computation, the last backward pass of a stage, whose
 gradients messages wait for, and the first forward pass, which waits for messages, are taken block by block; all others
@@ -26,7 +26,7 @@ _Ints = NDArray[np.int64]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class StepGraph:
-    """The tasks of a step in so many iterations."""
+    """Task graph of consecutive iterations of a step."""
 
     graph: TaskGraph  # The tasks, iteration after iteration
     count: int  # Number of iterations
@@ -38,11 +38,11 @@ class StepGraph:
 
     @property
     def size(self) -> int:
-        """Tasks of an iteration."""
+        """Tasks per iteration."""
         return len(self.device)
 
     def marks(self) -> _Ints:
-        """Tasks with which iterations end."""
+        """Last task of each iteration."""
         return self.mark + self.size * np.arange(self.count, dtype=np.int64)
 
 
@@ -58,7 +58,7 @@ def step_graph(
     # Share of a device's speed for which exchanges beside computation compete with it
     contention: float = 0.0,
 ) -> StepGraph:
-    """The tasks of a step."""
+    """Build the task graph of a step."""
     if (order.stages, order.micro_batches) != (len(step.stages), step.micro_batches):
         raise InputError(
             f"expected an order of {len(step.stages)} stages and {step.micro_batches} micro-batches, found "
@@ -68,10 +68,10 @@ def step_graph(
 
 
 class _Lowering(Programs):
-    """One iteration, and how it hangs on the one before."""
+    """One iteration, and its dependencies on the previous one."""
 
     def graph(self, count: int) -> StepGraph:
-        """The tasks of so many iterations."""
+        """Task graph of consecutive iterations."""
         self.gives_weights = np.isin(self.work, (CODE[Work.BACKWARD], CODE[Work.WEIGHT]))
         self.others: dict[int, _Ints] = {}  # backward passes of a stage but the last
         self.within, self.across, self.ahead = Dependencies(), Dependencies(), Dependencies()
@@ -107,7 +107,7 @@ class _Lowering(Programs):
         )
 
     def _follow_programs(self) -> None:
-        """Tasks of a pass in a row, passes of a device in a row, and what passes need of each other."""
+        """Dependencies within passes, between passes of a device, and between stages."""
         tasks = np.arange(self.program, dtype=np.int64)
         inner = np.ones(self.program, dtype=np.bool_)
         inner[self.start[:-1]] = False
@@ -128,7 +128,7 @@ class _Lowering(Programs):
                 self.within.add(self.head[own], self.tail[before])
 
     def _send(self) -> None:
-        """What passes take from those of other stages, at once or by a message."""
+        """Dependencies of passes on other stages, direct or by a message."""
         forward = self.work == CODE[Work.FORWARD]
         taking = np.flatnonzero(
             (forward & (self.stage > 0))
@@ -161,7 +161,7 @@ class _Lowering(Programs):
         self.within.add(waiting[both], self.tail[self.partner[giving[both]]])
 
     def _gather_ahead(self) -> None:
-        """Gathers of parameters, two blocks ahead at most, and scatters of gradients."""
+        """Parameter all-gathers, at most two blocks ahead, and gradient reduce-scatters."""
         self.first_gathers = self.scatters = np.empty(0, dtype=np.int64)
         if not self.overlap.gathers_ahead:
             return
@@ -193,7 +193,7 @@ class _Lowering(Programs):
         self.within.add(self.scatters, done[sent])
 
     def _messages(self) -> _Ints:
-        """Messages between replicas; those for which the end of the iteration waits."""
+        """Messages between replicas; return those that the end of the iteration waits for."""
         messages = self.overlap.messages
         forms = [
             self.rows.overlapped(each.stream, each.exchange, each.device, each.priority) for each in messages
@@ -232,7 +232,7 @@ class _Lowering(Programs):
         return np.asarray(waited, dtype=np.int64)
 
     def _update(self, made: _Ints) -> None:
-        """The optimizer's step over every block, when its messages are there and the device has run its passes."""
+        """Optimizer step of every block, after its messages and the device's passes."""
         awaited: dict[tuple[int | None, int], list[int]] = {}
         for number, each in enumerate(self.overlap.messages):
             for layer in each.needed_by:
@@ -251,7 +251,7 @@ class _Lowering(Programs):
                     self.across.add(self.begins(stage, (layer,)), task)
 
     def _acknowledge(self, made: _Ints) -> None:
-        """Windows of credit of the streams of devices, and when credit comes back."""
+        """Credit windows of the devices' streams, and when credit returns."""
         self.windows: dict[tuple[int, str], int] = {}
         self.credits: list[float] = []
         self.held: list[tuple[int, int, float, int]] = []
@@ -269,7 +269,7 @@ class _Lowering(Programs):
             self.held.append((task, window, each.exchange.size_bytes, back))
 
     def _with_windows(self, made: TaskGraph, count: int) -> TaskGraph:
-        """The graph with its windows of credit."""
+        """Graph with its credit windows."""
         window, taken = np.full(self.size, -1, dtype=np.int32), np.zeros(self.size)
         returns = np.full((count, self.size), -1, dtype=np.int32)
         for task, number, size_bytes, back in self.held:
@@ -284,7 +284,7 @@ class _Lowering(Programs):
         )
 
     def _after_gradients(self, task: int, stage: int, layers: Sequence[int]) -> None:
-        """A message comes after the last backward pass over the layers, and where order is free after all others."""
+        """Start a message after the last backward pass over its layers, and in free order after all others."""
         last = int(self.last_gradient[stage])
         row = self.table[int(self.row_of[last])]
         self.within.add(task, self.start[last] + np.asarray([row.ends[layer] for layer in layers]))
@@ -296,7 +296,7 @@ class _Lowering(Programs):
             self.within.add(task, self.others[stage])
 
     def _end(self, waited: _Ints) -> int:
-        """The optimizer, and what the next iteration waits for; the task with which this one ends."""
+        """Optimizer step and dependencies of the next iteration; return the last task of this one."""
         devices = range(len(self.order.devices))
         if not self.overlap.steps_at_once:
             mark = self.append("mark", [self._barrier("mark")])

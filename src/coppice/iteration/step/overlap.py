@@ -1,4 +1,4 @@
-"""Overlap of a step with computation: none, a data-parallel policy's messages, ZeRO-3, or Megatron's optimizer.
+"""Overlap of a step's communication: none, a data-parallel policy's messages, ZeRO-3, or Megatron's optimizer.
 
 * ``none``: passes, sends, sums of gradients and the optimizer take turns.
 * ``fsdp``: parameters that replicas share out are gathered while the layer before computes, two layers at a time, and
@@ -38,7 +38,7 @@ OVERLAPS = (
 
 @dataclass(frozen=True, kw_only=True)
 class Overlap:
-    """Kind of overlap with computation."""
+    """Kind of overlap of communication and computation."""
 
     name: str  # Its name
     sends_block: bool = False  # A device waits until what it sends to another stage has arrived
@@ -53,12 +53,12 @@ class Overlap:
 
     @property
     def crosses(self) -> bool:
-        """Whether messages of an iteration overlap with the next one."""
+        """Whether messages overlap with the next iteration."""
         return not self.steps_at_once or any(message.after_step for message in self.messages)
 
 
 def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
-    """The overlap of a name.
+    """Look up a kind of overlap.
 
     Args:
         name: One of :data:`OVERLAPS`.
@@ -92,7 +92,7 @@ def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
 
 
 def _refuse_shared(name: str, step: Step, *, optimizer: bool) -> None:
-    """Refuse a step whose replicas share out parameters, or the optimizer if that matters."""
+    """Refuse a step whose replicas shard parameters, or the optimizer if that matters."""
     if step.replicas == 1:
         return
     if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
@@ -106,7 +106,7 @@ def _refuse_shared(name: str, step: Step, *, optimizer: bool) -> None:
 
 
 def overlap_by(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> Overlap:
-    """Overlap with computation where a policy decides about gradients."""
+    """Overlap by a data-parallel policy."""
     _refuse_shared(policy.name, step, optimizer=True)
     if step.replicas == 1:
         return Overlap(name=policy.name)
@@ -124,7 +124,7 @@ def overlap_by(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> 
 
 
 def _at_the_end(step: Step, order: PipelineOrder) -> list[StepMessage]:
-    """One sum of all gradients of a device when it has run its passes."""
+    """One all-reduce of all gradients of a device after its passes."""
     if step.replicas == 1:
         return []
     own = [0.0] * len(order.devices)
@@ -142,7 +142,7 @@ def _at_the_end(step: Step, order: PipelineOrder) -> list[StepMessage]:
 
 
 def _megatron(step: Step, order: PipelineOrder) -> list[StepMessage]:
-    """Buckets of gradients in the order of the backward pass, of parameters in that of the forward pass."""
+    """Gradient buckets in backward order, parameter buckets in forward order."""
     messages: list[StepMessage] = []
     if step.replicas == 1:
         return messages

@@ -1,4 +1,4 @@
-"""Forms of tasks: many tasks of a step are alike, so that columns of tasks are looked up by form instead of added."""
+"""Task templates: equal tasks of a step share one, so that graphs are built by table look-up."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _Ints = NDArray[np.int64]
 
 
 class Kind(NamedTuple):
-    """What a task is."""
+    """Kind of a task."""
 
     part: str  # `compute`, `exchange`, `send`, `message`, `optimizer` or `barrier`
     name: str  # The pass of a computation, the collective of anything else
@@ -28,7 +28,7 @@ class Kind(NamedTuple):
 
 
 class TaskForm(NamedTuple):
-    """All that tasks of a form share."""
+    """Attributes shared by all tasks of a template."""
 
     stream: str  # Name of the stream; empty: none
     kind: Kind  # What it is
@@ -40,7 +40,7 @@ class TaskForm(NamedTuple):
 
 @dataclass
 class Palette:
-    """Forms by number, each once."""
+    """Task templates by number, each once."""
 
     forms: dict[TaskForm, int] = field(default_factory=dict)
 
@@ -53,14 +53,14 @@ class Palette:
         loads: Mapping[str, float] | None = None,
         priority: int = 0,
     ) -> int:
-        """The number of a form; links belong to the device."""
+        """Number of a template; links belong to the device."""
         own = tuple((f"{link} of device {device}", share) for link, share in (loads or {}).items())
         form = TaskForm(stream, kind, device, seconds, own, priority)
         return self.forms.setdefault(form, len(self.forms))
 
 
 def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
-    """Names, each once, in the order in which they come."""
+    """Distinct names in order of first occurrence."""
     number = {name: k for k, name in enumerate(dict.fromkeys(name for name in names if name))}
     return tuple(number), number
 
@@ -68,7 +68,7 @@ def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
 def graph_of_forms(
     palette: Palette, form: NDArray[np.int32], task: _Ints, after: _Ints, names: Sequence[str]
 ) -> TaskGraph:
-    """The graph of tasks of given forms.
+    """Task graph from the templates of its tasks.
 
     Args:
         task: Tasks that come after others, in any order.

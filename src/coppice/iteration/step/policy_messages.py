@@ -1,4 +1,4 @@
-"""Messages of a step, and those of data-parallel policies, stage by stage."""
+"""Messages of a step, and messages of data-parallel policies, stage by stage."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ _RINGS = ("all_reduce", "reduce_scatter", "all_gather")
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class StepMessage:
-    """A message between replicas, outside of passes."""
+    """Message between replicas, outside of passes."""
 
     name: str  # Its name
     exchange: GroupExchange  # What it takes
@@ -37,7 +37,7 @@ class StepMessage:
 
 
 def stage_workload(step: Step, stage: int) -> LayerWorkload:
-    """A stage as data-parallel policies see it: passes over its blocks for a micro-batch, and gradients of all.
+    """Workload of a stage for data-parallel policies: passes over its blocks per micro-batch, and all gradients.
 
     The network is taken to be as fast as between half and all of the gradients.
     """
@@ -58,13 +58,13 @@ def stage_workload(step: Step, stage: int) -> LayerWorkload:
 
 
 def _inside(block: LayerBlock, when: tuple[str, ...]) -> float:
-    """Exchanges that hold passes up."""
+    """Exposed collectives inside passes."""
     return sum(each.seconds for each in block.exchanges if each.when in when)
 
 
 @dataclass(frozen=True, kw_only=True)
 class StepDecisions:
-    """What a data-parallel policy decides about a step."""
+    """Decisions of a data-parallel policy for a step."""
 
     messages: list[StepMessage]  # Its messages
     steps_at_once: bool  # The optimizer steps when all have arrived
@@ -76,7 +76,7 @@ _WORKS = {"backward": Work.BACKWARD, "input_gradient": Work.INPUT, "weight_gradi
 
 
 def policy_messages(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> StepDecisions:
-    """What a policy decides, stage by stage.
+    """Messages of a policy, stage by stage.
 
     Of several stages of a device the one nearest to the input goes first, where the policy has priorities at all.
     """

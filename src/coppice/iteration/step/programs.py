@@ -1,4 +1,4 @@
-"""Programs of devices, and passes of stages, as rows of tasks: which pass is taken whole, which block by block."""
+"""Device programs and stage passes as sequences of tasks: each pass as one task or block by block."""
 
 from __future__ import annotations
 
@@ -29,13 +29,13 @@ _PHASES = {
 
 
 def exchange_kind(part: str, each: GroupExchange) -> Kind:
-    """What an exchange is as a task."""
+    """Task kind of a collective."""
     return Kind(part, each.collective, each.group, each.link)
 
 
 @dataclass
 class Row:
-    """The tasks of a pass, one after the other."""
+    """Tasks of a pass, in order."""
 
     forms: list[int] = field(default_factory=list)  # TaskForm of each
     begins: dict[int, int] = field(default_factory=dict)  # First task of each block, where blocks are apart
@@ -48,7 +48,7 @@ class Row:
 
 @dataclass(frozen=True)
 class Rows:
-    """Makes rows of tasks."""
+    """Builder of task sequences."""
 
     step: Step  # The step
     overlap: Overlap  # What runs beside computation
@@ -57,7 +57,7 @@ class Rows:
     contention: float  # Share of a device that exchanges beside computation take from it
 
     def whole(self, stage: int, work: Work, device: int) -> Row:
-        """A pass in one piece: its computation, then its exchanges of each kind."""
+        """A pass as one computation, then its collectives of each kind."""
         row = Row()
         blocks = self.step.stages[stage]
         row.forms.append(self._compute(work, device, sum(self._seconds(block, work) for block in blocks)))
@@ -90,7 +90,7 @@ class Rows:
         return row
 
     def updates(self, stage: int, device: int) -> dict[int, int]:
-        """The forms of the optimizer's step over each block of a stage."""
+        """Templates of the optimizer step of each block of a stage."""
         blocks = self.step.stages[stage]
         every = sum(block.parameters for block in blocks)
         if not every or not self.step.optimizer:
@@ -107,7 +107,7 @@ class Rows:
         }
 
     def send(self, device: int, target: int) -> int:
-        """The form of what a device sends to another."""
+        """Template of a send from one device to another."""
         each = self.step.send or GroupExchange(group="pp", collective="send", size_bytes=0.0, seconds=0.0)
         stream = f"device {device}" if self._blocks_here else f"link {device} to {target}"
         return self.palette.add(stream, exchange_kind("send", each), device, each.seconds, each.loads)
@@ -124,7 +124,7 @@ class Rows:
         )
 
     def _ahead(self, row: Row, block: LayerBlock, work: Work, device: int, first: int) -> None:
-        """What replicas exchange about a block outside of the pass."""
+        """Collectives of replicas about a block outside of the pass."""
         for each in block.exchanges:
             if each.group != "dp" or not each.seconds:
                 continue
@@ -135,7 +135,7 @@ class Rows:
                 row.scatters.append((len(row.forms) - 1, self.overlapped("network", each, device)))
 
     def _seconds(self, block: LayerBlock, work: Work) -> float:
-        """Computation of a pass over a block."""
+        """Compute time of a pass over a block."""
         if work is Work.FORWARD:
             return block.forward
         inputs, weights = block.recompute + block.input_gradient, block.weight_gradient
@@ -146,7 +146,7 @@ class Rows:
         return self.palette.add(f"device {device}", KIND_OF_WORK[work], device, seconds, loads)
 
     def _inside(self, blocks: Sequence[LayerBlock], work: Work) -> Iterator[GroupExchange]:
-        """Exchanges inside a pass that hold it up."""
+        """Exposed collectives inside a pass."""
         for block in blocks:
             for each in block.exchanges:
                 scatters = each.group == "dp" and each.collective == "reduce_scatter"
@@ -159,7 +159,7 @@ class Rows:
                     yield each
 
     def _exchanges(self, exchanges: Iterable[GroupExchange], device: int) -> list[int]:
-        """Their forms, those of a kind together."""
+        """Templates of collectives, those of a kind merged."""
         seconds: dict[Kind, float] = {}
         taken: dict[Kind, dict[str, float]] = {}
         for each in exchanges:
@@ -218,25 +218,25 @@ class PassNames(Sequence[str]):
 
 @dataclass
 class Dependencies:
-    """Pairs of tasks, the first after the second."""
+    """Pairs of tasks, the second after the first's end."""
 
     task: list[_Ints] = field(default_factory=list)
     after: list[_Ints] = field(default_factory=list)
 
     def add(self, task: _Ints | int, after: _Ints | int) -> None:
-        """Let tasks come after others, pair by pair; a number pairs with all."""
+        """Add dependencies pair by pair; a single number pairs with all."""
         first, second = np.broadcast_arrays(np.asarray(task, np.int64), np.asarray(after, np.int64))
         self.task.append(first.ravel())
         self.after.append(second.ravel())
 
     def columns(self) -> tuple[_Ints, _Ints]:
-        """All pairs."""
+        """All pairs as columns."""
         empty = np.empty(0, dtype=np.int64)
         return np.concatenate([empty, *self.task]), np.concatenate([empty, *self.after])
 
 
 class Programs:
-    """The passes of an iteration, and the tasks that each consists of.
+    """Passes of an iteration with their tasks.
 
     Attributes:
         stage: Stage of each pass, device by device in the order of the programs.
@@ -272,11 +272,11 @@ class Programs:
         self._lay_out()
 
     def key(self, stage: _Ints, work: _Ints | int, micro_batch: _Ints) -> _Ints:
-        """Number of passes by stage, kind and micro-batch."""
+        """Index of a pass by stage, kind and micro-batch."""
         return (stage * len(_WORKS) + work) * self.order.micro_batches + micro_batch
 
     def _lay_out(self) -> None:
-        """Choose a row of tasks for every pass, and number them."""
+        """Choose the tasks of every pass, and number them."""
         messages = self.overlap.messages
         updates = not self.overlap.steps_at_once
         about = {each.stage for each in messages if each.layers}
@@ -344,7 +344,7 @@ class Programs:
         self.closing = np.flatnonzero(self.turn == self.turn[self.first_pass[1:] - 1][self.device])
 
     def _extreme(self, work: Work, *, last: bool) -> _Ints:
-        """The first or last pass of each stage, by its place in the programs; -1: none."""
+        """First or last pass of each stage, by position in the programs; -1: none."""
         found = np.full(self.order.stages, -1, dtype=np.int64)
         own = np.flatnonzero(self.work == CODE[work])
         if last:
@@ -354,7 +354,7 @@ class Programs:
         return found
 
     def _target(self, stage: int, work: Work) -> int | None:
-        """The device that takes what a pass gives, if it is another one."""
+        """Device that receives a pass's output, if it is another one."""
         to = {Work.FORWARD: stage + 1, Work.WEIGHT: -1}.get(work, stage - 1)
         if self.step.send is None or not 0 <= to < self.order.stages:
             return None
@@ -362,7 +362,7 @@ class Programs:
         return target if target != self.device_of[stage] else None
 
     def append(self, name: str, forms: Sequence[int] | NDArray[np.int32]) -> _Ints:
-        """Tasks behind those that there are; their numbers."""
+        """Append tasks; return their numbers."""
         made = np.asarray(forms, dtype=np.int32)
         self.forms.append(made)
         self.sections.append((name, len(made)))
@@ -370,7 +370,7 @@ class Programs:
         return np.arange(self.size - len(made), self.size, dtype=np.int64)
 
     def _turns(self) -> _Ints:
-        """The turn of each pass: those that run at once have the same."""
+        """Position in the device's program; co-scheduled passes share one."""
         alone = np.ones(len(self.passes), dtype=np.int64)
         for device, program in enumerate(self.order.devices):
             places = {each: number for number, each in enumerate(program, start=int(self.first_pass[device]))}
@@ -378,12 +378,12 @@ class Programs:
         return np.cumsum(alone) - 1
 
     def last(self, device: int) -> _Ints:
-        """The passes with which a device ends."""
+        """Last passes of a device."""
         own: _Ints = self.closing[self.device[self.closing] == device]
         return own
 
     def begins(self, stage: int | None, layers: Sequence[int]) -> _Ints:
-        """First tasks of layers in the first forward pass of a stage."""
+        """First tasks of layers in a stage's first forward pass."""
         if stage is None or not layers:
             return np.empty(0, dtype=np.int64)
         opening = int(self.first_forward[stage])

@@ -1,4 +1,4 @@
-"""A training step, simulated: its time once it repeats, what it goes to and waits for, and what no order can beat."""
+"""Simulated training step: steady-state time, where it is spent, and lower bounds."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _RANK = ("compute", "optimizer", "exchange", "send", "message")
 
 @dataclass(frozen=True, kw_only=True)
 class PathPart:
-    """What a kind of task makes up of the critical path."""
+    """Share of a kind of task in the critical path."""
 
     part: str  # `compute`, `exchange`, `send`, `message` or `optimizer`
     name: str  # The pass of a computation, the collective of anything else
@@ -36,7 +36,7 @@ class PathPart:
 
 
 def path_parts(made: StepGraph, times: TaskTimes, begin: float) -> tuple[PathPart, ...]:
-    """What the last iteration waited for, from its end back to its begin, summed by kind, the most first.
+    """Critical path of the last iteration by kind of task, the largest first.
 
     Each task of the path starts when the one before it ends, so that the parts add up to the iteration.
     """
@@ -60,7 +60,7 @@ def path_parts(made: StepGraph, times: TaskTimes, begin: float) -> tuple[PathPar
 def device_parts(
     made: StepGraph, times: TaskTimes, begin: float, end: float, device: int
 ) -> Mapping[Kind, float]:
-    """Where the time of a device goes between two instants, by kind; what is left is a bubble.
+    """Time of a device between two instants by kind; the rest is bubble.
 
     Time in which several things run counts for one of them, computation first, so that exchanges count as far as they
     are exposed. A wait for what another stage sends counts as a send for as long as that takes.
@@ -100,7 +100,7 @@ def _waits_for_sends(
     segments: tuple[_Floats, NDArray[np.bool_]],
     found: dict[Kind, float],
 ) -> None:
-    """Add idle time before passes that waited for what another stage sends."""
+    """Add idle time before passes that waited for another stage's output."""
     (own, start), (cuts, free) = tasks, segments
     if not len(own):
         return
@@ -123,7 +123,7 @@ def _waits_for_sends(
 
 
 def total_of(parts: Mapping[Kind, float], names: Sequence[str], group: str | None = None) -> float:
-    """Seconds of parts of some names, and of a group."""
+    """Total seconds of parts with given names and group."""
     return sum(
         seconds
         for kind, seconds in parts.items()
@@ -138,7 +138,7 @@ _PARTS = {"tensor": "tp", "experts": "ep", "context": "cp"}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class SimulatedStep:
-    """An iteration of a job in the long run."""
+    """A steady-state iteration of a job."""
 
     order: str  # Name of the order of the pipeline
     overlap: str  # What runs beside computation
@@ -155,7 +155,7 @@ class SimulatedStep:
 
     @cached_property
     def bounds(self) -> LowerBounds:
-        """What no order of the same passes on these devices can beat."""
+        """Lower bounds over all orders of the same passes on these devices."""
         return _bounds(*self.given)
 
     @property
@@ -165,7 +165,7 @@ class SimulatedStep:
 
     @property
     def exposed(self) -> dict[str, float]:
-        """Seconds of the critical path that are no computation, by collective, group and link."""
+        """Communication on the critical path by collective, group and link."""
         found: dict[str, float] = {}
         for each in self.path:
             if each.part in ("exchange", "send", "message"):
@@ -175,7 +175,7 @@ class SimulatedStep:
 
 
 def order_for(name: str | None, devices: int, micro_batches: int, chunks: int) -> tuple[str, PipelineOrder]:
-    """The order of a pipeline by its name; None takes 1F1B, interleaved where devices have several chunks."""
+    """Look up a pipeline order; None is 1F1B, interleaved where devices have several chunks."""
     chosen = name or ("interleaved" if chunks > 1 else "1f1b")
     if chosen not in ORDERS:
         raise InputError(f"expected an order of a pipeline ({', '.join(ORDERS)}), found {chosen!r}.")
@@ -201,7 +201,7 @@ def simulate_step(
     # MI250).
     contention: float = 0.0,
 ) -> SimulatedStep:
-    """Simulate a step until it repeats.
+    """Simulate a step to its steady state.
 
     Examples:
         Two stages of unit passes, four micro-batches: a bubble of one forward and one backward pass.
@@ -253,7 +253,7 @@ def simulate_step(
 def _until_it_repeats(
     step: Step, order: PipelineOrder, overlap: Overlap, contention: float
 ) -> tuple[StepGraph, TaskTimes, float, float]:
-    """Iterations, when their tasks run, and begin and end of the last one.
+    """Simulate until steady; return iterations, task times, and the last one's interval.
 
     Where the optimizer steps at once, an iteration depends on nothing but what follows the step before: one is enough,
     two where messages follow it.
@@ -270,7 +270,7 @@ def _until_it_repeats(
 
 
 def _bounds(step: Step, order: PipelineOrder, overlap: Overlap) -> LowerBounds:
-    """What no order can beat.
+    """Lower bounds over all orders.
 
     Where messages may run beside the next iteration, they count as loads of their streams and links alone, and so does
     what a device computes: it may fill what it waits for at the beginning with the end of the iteration before.
@@ -290,7 +290,7 @@ def _bounds(step: Step, order: PipelineOrder, overlap: Overlap) -> LowerBounds:
 
 
 def _busiest(graph: TaskGraph) -> tuple[tuple[float, str], tuple[float, str]]:
-    """All that the busiest stream and link carry."""
+    """Load of the busiest stream and link."""
     on_streams = graph.stream >= 0
     streams = np.bincount(graph.stream[on_streams], graph.seconds[on_streams], len(graph.streams))
     on_links = np.repeat(np.arange(len(graph)), np.diff(graph.load_start))

@@ -1,4 +1,4 @@
-"""Read traces of training programs, detecting the kind of file by content.
+"""Read traces of training programs, detecting the format by content.
 
 Execution traces of MLCommons (Chakra) are binary, one a rank; those of PyTorch (``ExecutionTraceObserver``) have
 operators with their tensors, in JSON, without times.
@@ -32,7 +32,7 @@ _COLLECTIVES = (
 
 
 def chakra_nodes(data: bytes, *, file: str, rank: int) -> ExecutionTrace:
-    """The trace in a file.
+    """Read a Chakra trace.
 
     Nodes wait by their data dependencies, as the feeder of Chakra issues them; control dependencies name the node that
     called one, and bind nothing. Collectives of the host that have no size only launch those of the device.
@@ -51,7 +51,7 @@ def chakra_nodes(data: bytes, *, file: str, rank: int) -> ExecutionTrace:
 
 
 def _node(each: ChakraNode) -> TraceNode:
-    """A node of the schema as one of ours."""
+    """Convert a node of the schema."""
     on_host = bool(each.attributes.get("is_cpu_op", False))
     work, stream = TraceWork.COMPUTE, "device"
     group = str(each.attributes.get("pg_name", "") or each.attributes.get("comm_group", ""))
@@ -90,7 +90,7 @@ _TENSOR = 6  # tensor, storage, offset, elements, bytes of an element, device
 
 
 class _OperatorAttribute(msgspec.Struct):
-    """An attribute of a node."""
+    """Attribute of a node."""
 
     name: str = ""
     value: Any = None
@@ -103,7 +103,7 @@ class _OperatorValues(msgspec.Struct):
 
 
 class _Operator(msgspec.Struct):
-    """A node of the file."""
+    """Node of the file."""
 
     id: int
     name: str = ""
@@ -114,7 +114,7 @@ class _Operator(msgspec.Struct):
 
 
 class _OperatorFile(msgspec.Struct):
-    """The file."""
+    """Fields of the file."""
 
     schema: str
     nodes: list[_Operator]
@@ -122,7 +122,7 @@ class _OperatorFile(msgspec.Struct):
 
 
 def pytorch_nodes(data: bytes, *, file: str, rank: int) -> ExecutionTrace:
-    """The trace in a file.
+    """Read a trace of PyTorch's ExecutionTraceObserver.
 
     Operators that call no others are the work, in the order in which threads ran them; an operator waits for the
     collectives that wrote storages that it reads, and runs after the one before it of its thread. Collectives are what
@@ -180,7 +180,7 @@ def pytorch_nodes(data: bytes, *, file: str, rank: int) -> ExecutionTrace:
 def _collective(
     number: int, collective: str, told: dict[str, Any], sizes: dict[str, int], after: tuple[int, ...]
 ) -> TraceNode:
-    """A collective by its attributes."""
+    """Collective from a node's attributes."""
     elements = max(int(told.get("in_msg_nelems", 0) or 0), int(told.get("out_msg_nelems", 0) or 0))
     width = ELEMENT_BYTES.get(str(told.get("dtype", "float")).lower(), 4)
     group = str(told.get("pg_name", ""))
@@ -199,7 +199,7 @@ def _collective(
 
 
 def _group_sizes(nodes: list[_Operator]) -> dict[str, int]:
-    """Ranks of each group, as they were made."""
+    """Ranks of each process group, from its creation."""
     found: dict[str, int] = {}
     for each in nodes:
         if "process_group:init" not in each.name:
@@ -250,7 +250,7 @@ class TraceKind(StrEnum):
 
 
 def read_trace_bytes(path: Path | str) -> bytes:
-    """The content of a file, gzipped or not."""
+    """Content of a file, gzipped or not."""
     data = read_bytes(path, what="the trace", most_bytes=_MOST_BYTES)
     if data[:4] in _ZIPPED:
         raise InputError(
@@ -267,7 +267,7 @@ def read_trace_bytes(path: Path | str) -> bytes:
 
 
 def bare_list(data: bytes) -> str:
-    """What a list of events without ``traceEvents`` around it is, and what to do instead.
+    """Advice on a list of events without ``traceEvents`` around it.
 
     Examples:
         >>> bare_list(b'[{"name": "process_name", "args": {"name": "CANN"}}]').split(": ")[0]
@@ -282,7 +282,7 @@ def bare_list(data: bytes) -> str:
 
 
 def kind_of(data: bytes, *, file: str = "the file") -> TraceKind:
-    """The kind of trace that some content is.
+    """Detect the kind of a trace by its content.
 
     Examples:
         >>> kind_of(b'{"schema": "1.1.0", "nodes": []}').value
@@ -306,7 +306,7 @@ def kind_of(data: bytes, *, file: str = "the file") -> TraceKind:
 
 
 def trace_files(paths: Sequence[Path]) -> list[Path]:
-    """Files of some names: those of a folder are its traces, in the order of their numbers."""
+    """Files by name; a folder stands for its traces, in the order of their numbers."""
     found: list[Path] = []
     for path in paths:
         if not path.is_dir():
@@ -324,7 +324,7 @@ def trace_files(paths: Sequence[Path]) -> list[Path]:
 
 
 def _parts(name: str) -> list[str]:
-    """A name cut at its numbers, always beginning with text.
+    """Sort key of a name: alternating text and numbers, text first.
 
     >>> _parts("trace.10.et")
     ['trace.', '10', '.et']
@@ -338,7 +338,7 @@ def _parts(name: str) -> list[str]:
 
 
 def read_traces(contents: Sequence[tuple[str, bytes]]) -> list[ExecutionTrace]:
-    """Execution traces of some files, one a rank; ranks that files do not name are counted."""
+    """Read execution traces, one per rank; ranks that files do not name are numbered."""
     traces = []
     for number, (name, data) in enumerate(contents):
         kind = kind_of(data, file=name)

@@ -1,4 +1,4 @@
-"""What an execution trace of one rank holds, whatever wrote it."""
+"""Execution trace of one rank, independent of its format."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from coppice.iteration.totals import CollectiveTotal, collective_totals
 
 
 class TraceWork(StrEnum):
-    """What a node does."""
+    """Kind of work of a node."""
 
     COMPUTE = "compute"
     HOST = "host"
@@ -21,7 +21,7 @@ class TraceWork(StrEnum):
 
 @dataclass(frozen=True, kw_only=True)
 class TraceNode:
-    """A node."""
+    """Node of a trace."""
 
     id: int  # Its number in its file
     name: str  # Its name
@@ -39,7 +39,7 @@ class TraceNode:
 
 @dataclass(frozen=True, kw_only=True)
 class ExecutionTrace:
-    """The trace of a rank."""
+    """Trace of one rank."""
 
     file: str  # Name of its file
     kind: str  # `Chakra` or `PyTorch`
@@ -47,7 +47,7 @@ class ExecutionTrace:
     nodes: Sequence[TraceNode]  # Nodes in the order of the file
 
     def collectives(self) -> list[CollectiveTotal]:
-        """Collectives and messages by kind and group, those of most bytes first."""
+        """Collectives and messages by kind and group, the most bytes first."""
         return collective_totals(self.collective_rows())
 
     def collective_rows(self) -> list[tuple[str, str, int, int]]:

@@ -1,4 +1,4 @@
-"""Events of PyTorch's profiler, whichever release wrote them: what kind each is, and when it ran.
+"""Events of PyTorch's profiler of any release: kind and interval of each.
 
 Since 2020 names of categories, threads and numbers have changed, and files break in known ways: numbers that JSON does
 not have (``inf``), times as text, events without a time, several processes in one file. What can be read is read, and
@@ -44,7 +44,7 @@ _EVENT_LISTS = re.compile(rb'"traceEvents"\s*:')
 
 
 class _Event(msgspec.Struct):
-    """What is needed of an event."""
+    """Fields of an event."""
 
     ph: str = ""
     cat: str = ""
@@ -57,14 +57,14 @@ class _Event(msgspec.Struct):
 
 
 class _TraceFile(msgspec.Struct, rename={"events": "traceEvents"}):
-    """The file."""
+    """Fields of the file."""
 
     events: list[_Event]
 
 
 @dataclass(frozen=True, kw_only=True)
 class ProfilerEvent:
-    """An event that lasts."""
+    """Event with a duration."""
 
     name: str  # Its name
     begin: float  # When it begins, in microseconds from the first event
@@ -86,7 +86,7 @@ class ProfilerEvents:
 
 
 def read_profiler_events(path: Path | str) -> ProfilerEvents:
-    """The events in a file, gzipped or not."""
+    """Read events of a file, gzipped or not."""
     data = read_trace_bytes(path)
     notes: list[str] = []
     events = _decoded(data, path, notes)
@@ -139,19 +139,19 @@ def read_profiler_events(path: Path | str) -> ProfilerEvents:
 
 
 class _Faults:
-    """Events that are not as they should be: how many, and where the first is."""
+    """Malformed events: how many, and where the first is."""
 
     def __init__(self) -> None:
         self._count: Counter[str] = Counter()
         self._first: dict[str, str] = {}
 
     def add(self, what: str, number: int, name: Any) -> None:
-        """One more."""
+        """Count a malformed event."""
         self._count[what] += 1
         self._first.setdefault(what, f"$.traceEvents[{number}], {str(name)[:40]}")
 
     def words(self) -> list[str]:
-        """A note for each fault."""
+        """A note for each kind of fault."""
         return [
             f"{plural(count, 'event')} {what} (first: {self._first[what]})"
             for what, count in self._count.items()
@@ -159,7 +159,7 @@ class _Faults:
 
 
 def _without_such_numbers(data: bytes, instead: bytes) -> tuple[int, bytes]:
-    """How many numbers a text has that JSON does not have, and the text with something else in their places."""
+    """Count numbers outside of JSON (NaN, infinity) in a text, and replace them."""
     count = 0
 
     def replaced(match: re.Match[bytes]) -> bytes:
@@ -174,7 +174,7 @@ def _without_such_numbers(data: bytes, instead: bytes) -> tuple[int, bytes]:
 
 
 def _decoded(data: bytes, path: Path | str, notes: list[str]) -> list[_Event]:
-    """The events of the text, numbers that JSON does not have read as missing."""
+    """Decode events, with numbers outside of JSON read as missing."""
     text = data
     try:
         events = msgspec.json.decode(data, type=decodable(_TraceFile)).events
@@ -207,7 +207,7 @@ def _decoded(data: bytes, path: Path | str, notes: list[str]) -> list[_Event]:
 
 
 def _keys_given_twice(text: bytes) -> Counter[str]:
-    """Keys that stand more than once in one object, by how many objects do so."""
+    """Keys repeated in one object, with the number of such objects."""
     twice = Counter[str]()
 
     def look(pairs: list[tuple[str, Any]]) -> None:  # keeps nothing: traces are large
@@ -221,7 +221,7 @@ def _keys_given_twice(text: bytes) -> Counter[str]:
 
 
 def _no_trace(path: Path | str, data: bytes, fault: str) -> str:
-    """What is wrong with a file, and what to do."""
+    """Error about a file that is no trace, with the next step."""
     if "cut off" in fault:
         return (
             f"expected a whole trace in {path}, found {fault}; let the profiler finish before the program ends, or "
@@ -240,7 +240,7 @@ def _no_trace(path: Path | str, data: bytes, fault: str) -> str:
 def _nothing_ran(
     path: Path | str, runtime: Sequence[ProfilerEvent], other: Sequence[ProfilerEvent], notes: Sequence[str]
 ) -> str:
-    """That no operation of a device is there, with what is."""
+    """Error about a trace without device operations, with what it has."""
     found = [
         words
         for count, words in ((len(other), "of the CPU alone"), (len(runtime), "of the runtime"))
@@ -253,7 +253,7 @@ def _nothing_ran(
 
 
 def _require_one_rank(path: Path | str, runtime: Sequence[ProfilerEvent]) -> None:
-    """That numbers of launches are those of one process."""
+    """Check that correlation numbers are those of one process."""
     process_of: dict[Any, str] = {}
     for each in runtime:
         number = each.told.get("correlation")

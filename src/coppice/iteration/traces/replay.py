@@ -1,4 +1,4 @@
-"""Replay of execution traces: the nodes of one rank or of several as tasks, matched where ranks meet.
+"""Replay execution traces of one or several ranks as tasks, with collectives and messages matched.
 
 Nodes run when what they wait for is done, those of one stream one after the other: threads of the host, the device,
 each group. A receipt comes after its send (same ends and tag, the n-th with the n-th). Messages that are ready leave
@@ -32,7 +32,7 @@ _Key = tuple[int, int]
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class ReplayedTraces:
-    """A replay."""
+    """Result of a replay."""
 
     times: TaskTimes  # When nodes run
     lower_bound_seconds: float  # What no order of the same nodes on these streams can beat
@@ -42,7 +42,7 @@ class ReplayedTraces:
 
     @property
     def seconds(self) -> float:
-        """From the first node to the last."""
+        """Time from the first node to the last."""
         return self.times.seconds
 
 
@@ -107,7 +107,7 @@ def replay_traces(
 
 
 def _require_distinct(traces: Sequence[ExecutionTrace]) -> None:
-    """Raise an error if two traces are of one rank."""
+    """Refuse two traces of one rank."""
     seen: dict[int, str] = {}
     for each in traces:
         if each.rank in seen:
@@ -119,7 +119,7 @@ def _require_distinct(traces: Sequence[ExecutionTrace]) -> None:
 
 
 def _meetings(traces: Sequence[ExecutionTrace]) -> tuple[list[list[_Key]], dict[_Key, float]]:
-    """Collectives that meet, and the seconds of each: the least that any rank took."""
+    """Matched collectives, each with the shortest time of any rank."""
     if len(traces) < 2:
         return [], {}
     groups: dict[str, dict[int, list[TraceNode]]] = defaultdict(lambda: defaultdict(list))
@@ -145,7 +145,7 @@ def _meetings(traces: Sequence[ExecutionTrace]) -> tuple[list[list[_Key]], dict[
 
 
 def _messages(traces: Sequence[ExecutionTrace]) -> tuple[dict[_Key, _Key], int, int]:
-    """For each receipt its send; how many messages have both, and how many only one."""
+    """Send of each receive; number of matched and of unmatched messages."""
     sent: dict[tuple[int, int, int, int], _Key] = {}
     there = {trace.rank for trace in traces}
     count: dict[tuple[int, int, int], int] = defaultdict(int)
@@ -178,7 +178,7 @@ def _messages(traces: Sequence[ExecutionTrace]) -> tuple[dict[_Key, _Key], int, 
 
 
 def _estimated(each: TraceNode, rank: int, cluster: Cluster | None, traces: int) -> float:
-    """Seconds of a message or collective on a cluster."""
+    """Time of a message or collective on a cluster."""
     if cluster is None or not each.size_bytes:
         return 0.0
     if each.work is TraceWork.COLLECTIVE:

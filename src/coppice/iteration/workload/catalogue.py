@@ -1,4 +1,4 @@
-"""All models by name: transformers, and convolutional nets and recommendation models, which are here.
+"""All models by name: transformers, convolutional nets and recommendation models.
 
 Convolutional nets are ResNet (He et al., CVPR 2016) and VGG (Simonyan and Zisserman, ICLR 2015), with the sizes of
 torchvision: ResNet strides in the 3 x 3 convolutions of its blocks. A convolution is the product of its patches with
@@ -87,7 +87,7 @@ def vgg(depth: int, *, side: int = 224, classes: int = 1000) -> LayeredModel:
 def _convolution(
     name: str, inner: int, outer: int, kernel: int, size: int, *, normalised: bool = True
 ) -> ModelLayer:
-    """A convolution that gives size x size values a channel, and what follows it."""
+    """Convolution with output of size x size per channel, and the operations after it."""
     places = size * size
     given = _HALF * places * outer
     weights = kernel * kernel * inner * outer
@@ -103,7 +103,7 @@ def _convolution(
 
 
 def _linear(name: str, inner: int, outer: int) -> ModelLayer:
-    """A layer in which everything is joined."""
+    """Fully connected layer."""
     return ModelLayer(
         name=name,
         kind="mlp",
@@ -195,7 +195,7 @@ LAYERED_MODELS: Mapping[str, Callable[[], LayeredModel]] = {
 
 
 def any_model(name: str) -> Transformer | LayeredModel:
-    """The model of a name.
+    """Look up a model by name.
 
     Examples:
         >>> [round(any_model(name).parameters) for name in ("vgg-16", "bert-large")]

@@ -1,4 +1,4 @@
-"""What every model offers: its size, its operations, and its layers with what they compute, move, keep and send."""
+"""Interface of models: size, FLOPs, and layers with computation, memory traffic and communication."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import Protocol
 
 @dataclass(frozen=True, kw_only=True)
 class MatrixProduct:
-    """A product of the activations of a sample with weights: rows x k and k x n."""
+    """Product of a sample's activations (rows x k) with weights (k x n)."""
 
     rows: float  # Rows for a sample: tokens, or places of a picture
     n: float  # Columns of the weights
@@ -17,13 +17,13 @@ class MatrixProduct:
 
     @property
     def flops(self) -> float:
-        """Operations, two a multiply-add."""
+        """FLOPs, two per multiply-add."""
         return 2 * self.rows * self.n * self.k
 
 
 @dataclass(frozen=True, kw_only=True)
 class ModelLayer:
-    """A layer, for a sample."""
+    """A layer, per sample."""
 
     name: str  # Its name
     kind: str  # `attention`, `mlp`, `experts`, `embedding`, `head`, `convolution`, `tables` or `interaction`
@@ -40,31 +40,31 @@ class ModelLayer:
 
     @property
     def flops(self) -> float:
-        """Operations of the forward pass, two a multiply-add."""
+        """FLOPs of the forward pass, two per multiply-add."""
         return sum(each.flops for each in self.products) + self.attention
 
 
 class TrainingModel(Protocol):
-    """What a model offers to estimates, steps and policies."""
+    """Interface of models for estimates, steps and policies."""
 
     @property
     def sample(self) -> str:
-        """What a batch counts: sequence, image, or sample."""
+        """Unit of the batch size."""
         ...
 
     @property
     def parameters(self) -> float:
-        """Weights of the model."""
+        """Number of parameters."""
         ...
 
     def forward_flops(self, samples: float, /) -> float:
-        """Operations of a forward pass of so many samples, two a multiply-add."""
+        """FLOPs of a forward pass by batch size, two per multiply-add."""
         ...
 
 
 @dataclass(frozen=True, kw_only=True)
 class LayeredModel:
-    """A model that is a row of layers: a convolutional net, or a recommendation model. Replicas split its batch."""
+    """Sequential model: a convolutional net, or a recommendation model; replicas split its batch."""
 
     name: str  # Its name
     row: tuple[ModelLayer, ...]  # Its layers, the one nearest to the input first
@@ -81,14 +81,14 @@ class LayeredModel:
 
     @property
     def parameters(self) -> float:
-        """Weights."""
+        """Number of parameters."""
         return sum(each.parameters for each in self.row)
 
     @property
     def table_parameters(self) -> float:
-        """Weights of tables, which replicas share out among themselves."""
+        """Parameters of embedding tables, which replicas shard."""
         return sum(each.expert_parameters for each in self.row)
 
     def forward_flops(self, samples: float) -> float:
-        """Operations of a forward pass, two a multiply-add."""
+        """FLOPs of a forward pass, two per multiply-add."""
         return samples * sum(each.flops for each in self.row)

@@ -1,4 +1,4 @@
-"""The step of a row of layers, a copy of which every GPU has: its layers as blocks."""
+"""Step of a sequential model, replicated on every GPU: its layers as blocks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ _ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
 
 
 def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
-    """The step of a row of layers whose replicas split the batch.
+    """Step of a sequential model whose replicas split the batch.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of
@@ -80,12 +80,12 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
 
 
 def usual_overlap(step: Step) -> str:
-    """Overlap of data-parallel replicas of a sequential model: buckets of gradients."""
+    """Overlap of data-parallel replicas of a sequential model: gradient buckets."""
     return "megatron" if step.shares_optimizer else "ddp"
 
 
 def optimizer_seconds(model: LayeredModel, layout: Layout, cluster: Cluster) -> float:
-    """Seconds of the optimizer: weights and states are read and written, of tables the rows that were looked up."""
+    """Time of the optimizer: it reads and writes weights and states, of tables only the rows used."""
     copied = model.parameters - model.table_parameters
     stepped = copied / (layout.replicas if layout.shard is not Shard.NONE else 1)
     states = 2 * (model.weight_bytes + model.state_bytes) + model.gradient_bytes
@@ -94,7 +94,7 @@ def optimizer_seconds(model: LayeredModel, layout: Layout, cluster: Cluster) -> 
 
 
 def _loads(cluster: Cluster, moved: float, ranks: int, seconds: float) -> dict[str, float]:
-    """Shares of links that are taken: what is moved over what links carry in that time."""
+    """Utilisation of links: bytes moved over capacity in the time."""
     if not seconds or ranks == 1:
         return {}
     device = cluster.device

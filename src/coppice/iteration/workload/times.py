@@ -1,4 +1,4 @@
-"""Layers of a transformer, the seconds of layers on a device, and the workload that policies of gradients take.
+"""Layers of a transformer, times of layers on a device, and the workload of gradient policies.
 
 What a layer keeps, for a sequence, is as in Korthikanti et al. (MLSys 2023, section 4): s h (34 + 5 a s / h) bytes, of
 which norms, dropout and residuals have 10, attention 9 and the MLP 16 - its own norm and mask counted - and 5 a s / h
@@ -23,7 +23,7 @@ _HALF = 2  # bytes of a value
 
 
 def transformer_row(model: Transformer, *, fused_attention: bool = True) -> tuple[ModelLayer, ...]:
-    """The embedding, attention and MLP (or experts) of every layer, and the output layer.
+    """Embedding, attention and MLP (or experts) of every layer, and the output layer.
 
     Args:
         fused_attention: Scores stay on the chip, so that none are kept.
@@ -79,7 +79,7 @@ def _named(layer: ModelLayer, name: str) -> ModelLayer:
 
 
 def _small(model: Transformer) -> tuple[float, float]:
-    """Weights outside of matrices: of attention, and of the MLP."""
+    """Parameters outside of matrices: of attention, and of the MLP."""
     if not model.biases:
         return model.hidden, model.hidden
     attention = 3 * model.hidden + model.query_width + 2 * model.kv_width
@@ -87,7 +87,7 @@ def _small(model: Transformer) -> tuple[float, float]:
 
 
 def _attention(model: Transformer, *, fused: bool) -> ModelLayer:
-    """Norm, queries, keys and values, attention, and the matrix after it."""
+    """Norm, query-key-value projection, attention, and output projection."""
     seq, width = model.seq, model.query_width
     scores = 0.0 if fused else 5 * model.heads * seq * seq
     return ModelLayer(
@@ -107,7 +107,7 @@ def _attention(model: Transformer, *, fused: bool) -> ModelLayer:
 
 
 def _mlp(model: Transformer) -> ModelLayer:
-    """Norm, and an MLP."""
+    """Norm and MLP."""
     seq = model.seq
     return ModelLayer(
         name="",
@@ -155,7 +155,7 @@ _MEASURE_BYTES = 1e9
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSeconds:
-    """Seconds of the passes of a layer."""
+    """Times of a layer's passes."""
 
     forward: float  # Forward pass
     input_gradient: float  # Gradients of its inputs
@@ -163,14 +163,14 @@ class LayerSeconds:
 
     @property
     def backward(self) -> float:
-        """Backward pass."""
+        """Time of the backward pass."""
         return self.input_gradient + self.weight_gradient
 
 
 def layer_seconds(
     layer: ModelLayer, samples: float, cluster: Cluster, *, causal: bool = True
 ) -> LayerSeconds:
-    """Seconds of a layer on one GPU.
+    """Times of a layer on one GPU.
 
     Args:
         causal: Attention skips the half of the scores that is masked; rates of attention count it, so that without
@@ -197,7 +197,7 @@ def layer_seconds(
 
 
 def _product_seconds(product: MatrixProduct, samples: float, cluster: Cluster) -> float:
-    """Seconds of a product for a batch."""
+    """Time of a matrix product for a batch."""
     rows = product.rows * samples
     seconds = (
         product.flops * samples / cluster.matrix_flops(max(1.0, rows / product.parts), product.n, product.k)
@@ -218,7 +218,7 @@ def layer_workload(
     bytes_per_second: float | None = None,
     message_seconds: float | None = None,  # What a sum takes by itself; None: a ring of the cluster
 ) -> LayerWorkload:
-    """The workload of a model whose gradients all workers sum, layer by layer: what policies of gradients take.
+    """Workload of a data-parallel model, layer by layer, for gradient policies.
 
     Examples:
         >>> from coppice.iteration.cluster import cluster_of

@@ -33,7 +33,7 @@ from coppice.iteration.policies.policy import PositiveBytes
 
 
 def optimal_partition_bytes(workload: LayerWorkload) -> float:
-    """Bytes of partitions that are best by the bound; 0: messages cost nothing.
+    """Partition size that minimises the bound; 0: messages have no overhead.
 
     Examples:
         >>> ten = LayerWorkload(
@@ -46,14 +46,14 @@ def optimal_partition_bytes(workload: LayerWorkload) -> float:
 
 
 class CreditOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Partitions and credit; the defaults are those for all-reduces, of elements of 4 bytes."""
+    """Partition size and credit; the defaults are for all-reduces of elements of 4 bytes."""
 
     partition_bytes: PositiveBytes = 32e6  # Bytes of a partition at most
     credit_bytes: PositiveBytes = 64e6  # Bytes in flight
 
 
 class ByteScheduler(Priority):
-    """Partitions by priority, as many in flight as there is credit."""
+    """Send partitions by priority, with as many in flight as there is credit."""
 
     name = "bytescheduler"
     about = "partitions by priority within a window of credit (ByteScheduler, SOSP'19)"
@@ -62,7 +62,7 @@ class ByteScheduler(Priority):
     tuning_trials: ClassVar[tuple[int, int]] = (10, 30)
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
-        """Partitions, which wait for credit."""
+        """Partitions that wait for credit."""
         return [
             replace(
                 message,
@@ -73,7 +73,7 @@ class ByteScheduler(Priority):
         ]
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """Partition and credit, a grid of 12 by 6."""
+        """Grid of 12 partition sizes by 6 credits."""
         largest = max(workload.bytes)
         if not largest:
             return []
@@ -84,5 +84,5 @@ class ByteScheduler(Priority):
         ]
 
     def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """Partition and credit, of 30 tried by Bayesian optimization on a grid of 12 by 6."""
+        """Tune partition size and credit by Bayesian optimization: 30 trials on a grid of 12 by 6."""
         return tuned_settings(self, workload, self.choices(workload), *self.tuning_trials)

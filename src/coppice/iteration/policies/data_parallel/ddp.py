@@ -30,7 +30,7 @@ from coppice.iteration.policies.policy import Bytes
 def assign_buckets(
     sizes: Sequence[float], dtypes: Sequence[str], caps: Sequence[float], *, in_order: bool
 ) -> list[list[int]]:
-    """Tensors in buckets, as the reducer of PyTorch assigns them.
+    """Assign tensors to buckets as PyTorch's reducer does.
 
     Args:
         dtypes: Its type; a bucket holds one.
@@ -62,7 +62,7 @@ def assign_buckets(
 
 
 class BucketOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of buckets, as of PyTorch DDP."""
+    """Bucket sizes of PyTorch DDP."""
 
     bucket_bytes: Bytes = 25 * 2**20  # A bucket is closed when it has as many bytes
     first_bytes: Bytes = 2**20  # The same for the first one of a type
@@ -71,7 +71,7 @@ class BucketOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class Bucketed(DataParallelPolicy):
-    """Buckets of PyTorch DDP, filled in the order of the backward pass.
+    """Fill PyTorch DDP's buckets in the order of the backward pass.
 
     A layer stands for a tensor.
     """
@@ -84,7 +84,7 @@ class Bucketed(DataParallelPolicy):
     in_order: ClassVar[bool] = True
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
-        """Layers from the last one on, a bucket of each type closed once it has the bytes of its cap."""
+        """Layers from the last one on; a bucket of each type is closed once it reaches its cap."""
         settings = self.settings
         dtypes = workload.dtypes or ("",) * workload.layers
         caps = [settings.first_bytes, settings.bucket_bytes]
@@ -96,11 +96,11 @@ class Bucketed(DataParallelPolicy):
         return assign_buckets(workload.bytes, dtypes, caps, in_order=False)[::-1]
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Buckets; gradients can be views of them (`gradient_as_bucket_view`), which spares that."""
+        """Memory of the buckets; none where gradients are views of them (`gradient_as_bucket_view`)."""
         return sum(workload.bytes)
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """Equal caps: so many buckets as equal shares of the gradients give."""
+        """Equal caps that give a number of equal buckets."""
         whole = sum(workload.bytes)
         caps = sorted({whole / count * (1 - 1e-9) for count in range(1, workload.layers + 1)})
         return [{"bucket_bytes": cap, "first_bytes": cap} for cap in caps]

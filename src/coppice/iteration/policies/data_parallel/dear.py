@@ -1,4 +1,4 @@
-"""DeAR (Zhang et al., ICDCS 2023): an all-reduce in its two halves, one in each pass.
+"""DeAR (Zhang et al., ICDCS 2023): decouple all-reduce into reduce-scatter (backward) and all-gather (forward).
 
 The gradients of a group are reduce-scattered as soon as they are there, beside the backward pass. When all groups
 are, the parameters are all-gathered, those of the first group first; the forward pass of a group waits for its
@@ -28,7 +28,7 @@ from coppice.iteration.policies.policy import Bytes, Count
 
 
 class ThresholdOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Groups."""
+    """Fusion threshold."""
 
     threshold_bytes: Bytes = 25e6  # A group is closed when it has as many bytes; 0: each layer by itself
     # Groups that are all-gathered ahead of the one that is computed; None: all, one after the other
@@ -46,12 +46,12 @@ class DecoupledAllReduce(DataParallelPolicy):
     update_scope: UpdateScope = UpdateScope.GROUP
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
-        """Layers in a row from the first one on; the last group is ready first."""
+        """Consecutive layers from the first one on; the last group is ready first."""
         caps = [self.settings.threshold_bytes]
         return assign_buckets(workload.bytes, [""] * workload.layers, caps, in_order=True)[::-1]
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
-        """Reduce-scatters as groups are ready, then all-gathers, each when the group before it has begun."""
+        """Reduce-scatters as groups become ready, then all-gathers, each after the previous group has started."""
         groups = [
             group for group in self.layer_groups(workload) if sum(workload.bytes[layer] for layer in group)
         ]
@@ -86,18 +86,18 @@ class DecoupledAllReduce(DataParallelPolicy):
         return found
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Buffers of groups of several layers, and a share of the sums."""
+        """Fusion buffers, and a shard of the reduced gradients."""
         fused = [group for group in self.groups(workload) if len(group) > 1]
         buffers = sum(workload.bytes[layer] for group in fused for layer in group)
         return buffers + sum(workload.bytes) / workload.workers
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """64 thresholds up to all gradients."""
+        """64 thresholds up to the total gradient size."""
         whole = sum(workload.bytes)
         if not whole:
             return []
         return [{"threshold_bytes": float(size)} for size in np.geomspace(whole / 256, whole, 64)]
 
     def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The threshold, of 10 tried by Bayesian optimization on a grid of 64."""
+        """Tune the threshold by Bayesian optimization: 10 trials on a grid of 64."""
         return tuned_settings(self, workload, self.choices(workload), *self.tuning_trials)

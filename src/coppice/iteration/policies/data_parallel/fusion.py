@@ -1,4 +1,4 @@
-"""Fusion of small tensors, without a change of order: two baselines.
+"""Tensor fusion without reordering: two baselines.
 
 *Jia et al.* (arXiv 1807.11205, section 3.3): a tensor of `theta` bytes or more goes by itself; smaller ones wait in
 a pool until they have as many together.
@@ -22,7 +22,7 @@ from coppice.iteration.policies.policy import Bytes
 
 
 def gradient_times(workload: LayerWorkload) -> list[float]:
-    """Seconds after the beginning of the backward pass at which the gradients of each layer are there.
+    """Time from the start of backward at which each layer's gradients are ready.
 
     Examples:
         >>> gradient_times(LayerWorkload(forward=(1, 1), backward=(2, 3), bytes=(1, 1), bytes_per_second=1))
@@ -36,7 +36,7 @@ def gradient_times(workload: LayerWorkload) -> list[float]:
 
 
 def communication_end(workload: LayerWorkload, groups: Sequence[Sequence[int]]) -> float:
-    """Seconds after the beginning of the backward pass at which groups are sent, each as soon as it can be.
+    """Time from the start of backward at which each group has been sent, each as early as possible.
 
     Examples:
         >>> six = LayerWorkload(
@@ -58,13 +58,13 @@ def communication_end(workload: LayerWorkload, groups: Sequence[Sequence[int]]) 
 
 
 class FusionOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Which tensors are small."""
+    """Threshold below which tensors are fused."""
 
     theta_bytes: Bytes = 2**20  # Bytes of a tensor that goes by itself, and of a pool that is sent
 
 
 class TensorFusion(DataParallelPolicy):
-    """Small tensors in a pool, large ones by themselves; the rest of the pool goes after the backward pass."""
+    """Fuse small tensors in a buffer, send large ones alone; the remainder goes after the backward pass."""
 
     name = "jia"
     about = "small tensors in a pool, large ones alone (Jia et al., 2018)"
@@ -73,7 +73,7 @@ class TensorFusion(DataParallelPolicy):
     in_order: ClassVar[bool] = True
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
-        """Large layers, and pools of small ones, in the order in which they are complete."""
+        """Large layers, and buffers of small ones, in the order of completion."""
         found: list[list[int]] = []
         pool: list[int] = []
         for layer in reversed(range(workload.layers)):
@@ -87,13 +87,13 @@ class TensorFusion(DataParallelPolicy):
         return [*found, pool] if pool else found
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """Equal shares of the gradients as thetas, and none."""
+        """Thresholds that give equal shares of the gradients, and none."""
         whole = sum(workload.bytes)
         thetas = [0.0, *(whole / count for count in range(1, workload.layers + 1))]
         return [{"theta_bytes": theta} for theta in thetas]
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Pools of the tensors that are fused."""
+        """Fusion buffers."""
         return sum(
             workload.bytes[layer] for group in self.groups(workload) if len(group) > 1 for layer in group
         )
@@ -106,7 +106,7 @@ class MergeOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class MergedGradients(DataParallelPolicy):
-    """A message waits for the next gradients where that costs less than another message."""
+    """Merge a message with the next gradients where waiting costs less than another message."""
 
     name = "mg-wfbp"
     about = "messages merged where waiting costs less (MG-WFBP, INFOCOM'19)"
@@ -132,7 +132,7 @@ class MergedGradients(DataParallelPolicy):
         return found
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Buffers of the messages that are merged."""
+        """Buffers of merged messages."""
         return sum(
             workload.bytes[layer] for group in self.groups(workload) if len(group) > 1 for layer in group
         )

@@ -33,7 +33,7 @@ NORMS = "norms"
 
 
 def optimal_theta_bytes(workload: LayerWorkload) -> float:
-    """Bytes of the messages of lazy all-reduce that are best in closed form, for layers alike; 0: messages are free.
+    """Closed-form optimal message size of lazy all-reduce for equal layers; 0: messages have no overhead.
 
     Examples:
         >>> layers = {"forward": (0.05,) * 200, "backward": (0.1,) * 200, "bytes": (0.2,) * 200}
@@ -54,7 +54,7 @@ def norm_bytes(workload: LayerWorkload, chunk_elements: int) -> float:
 
 
 def sparse_traffic(workload: LayerWorkload, ratio: float, chunk_elements: int) -> float:
-    """Bytes of messages per byte of gradients.
+    """Bytes sent per byte of gradients.
 
     Examples:
         >>> work = LayerWorkload(forward=(1,), backward=(1,), bytes=(4e6,), bytes_per_second=1e6)
@@ -67,7 +67,7 @@ def sparse_traffic(workload: LayerWorkload, ratio: float, chunk_elements: int) -
 
 
 class FlowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of messages, and what is sent."""
+    """Message size and sparsity."""
 
     # Bytes of ready gradients that are sent at once; None: the best in closed form
     theta_bytes: Bytes | None = None
@@ -77,7 +77,7 @@ class FlowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class GradientFlow(DataParallelPolicy):
-    """Lazy all-reduce of a pool of gradients, all of them or the chunks of greatest norm."""
+    """Lazy all-reduce of a gradient buffer: all gradients, or the chunks of largest norm."""
 
     name = "gradientflow"
     about = "lazy all-reduce, of all gradients or chunks of them (GradientFlow, 2019)"
@@ -87,7 +87,7 @@ class GradientFlow(DataParallelPolicy):
     in_order: ClassVar[bool] = True
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
-        """Layers from the last one on, sent once they have `theta_bytes` of what is sent."""
+        """Layers from the last one on, sent once `theta_bytes` have accumulated."""
         settings = self.settings
         theta = optimal_theta_bytes(workload) if settings.theta_bytes is None else settings.theta_bytes
         layers = list(reversed(range(workload.layers)))
@@ -96,7 +96,7 @@ class GradientFlow(DataParallelPolicy):
         return [[layers[place] for place in bucket] for bucket in found]
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
-        """The groups, of which a share is sent; then the norms, which the next backward pass needs."""
+        """Sparse groups, then the norms of all chunks, which the next backward pass needs."""
         settings = self.settings
         found = []
         for message in super().messages(workload):
@@ -116,18 +116,18 @@ class GradientFlow(DataParallelPolicy):
         return found
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Residuals of what is not sent, where that is not nothing."""
+        """Residuals of unsent chunks."""
         return sum(workload.bytes) if self.settings.ratio < 1 else 0.0
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
-        """The bound for the share that is sent."""
+        """Lower bound for the bytes that are sent."""
         share = self.settings.ratio
         return replace(
             workload, bytes=tuple(size * share for size in workload.bytes), matrices=()
         ).lower_bound_seconds()
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """Thetas of equal messages, and of the closed form."""
+        """Thetas that give equal messages, and the closed-form optimum."""
         whole = sum(workload.bytes) * self.settings.ratio
         thetas = [optimal_theta_bytes(workload), *(whole / count for count in range(1, workload.layers + 1))]
         return [{"theta_bytes": theta} for theta in thetas]

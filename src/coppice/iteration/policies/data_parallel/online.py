@@ -1,4 +1,4 @@
-"""Settings found while a training goes on: each is held for some iterations, which are measured.
+"""Tune settings during training: hold each for some iterations, and measure them.
 
 What ByteScheduler (SOSP'19, section 5) and DeAR (ICDCS'23, section 4) do, for any policy with choices: a trial is a
 few windows of iterations, and Bayesian optimization proposes the next one. Windows tell how much times vary by
@@ -29,14 +29,14 @@ _ONE_WINDOW = 1e-4  # variance of the logarithm where nothing tells it
 
 @dataclass(frozen=True, kw_only=True)
 class MeasuredTrial:
-    """Settings that were held for some windows of iterations."""
+    """Settings with the iteration times measured under them."""
 
     settings: Mapping[str, Any]  # The settings
     windows: tuple[float, ...]  # Mean seconds of an iteration in each window
 
     @property
     def seconds(self) -> float:
-        """Median of the windows: an evaluation or a checkpoint in one of them does not move it."""
+        """Median over windows, robust against an evaluation or a checkpoint in one of them."""
         return statistics.median(self.windows)
 
 
@@ -100,7 +100,7 @@ class OnlineTuner:
         self._propose()
 
     def conclude(self, windows: Sequence[float]) -> None:
-        """What windows of iterations took with the settings.
+        """Record iteration times measured with the current settings.
 
         Args:
             windows: Mean seconds of an iteration in each.
@@ -129,7 +129,7 @@ class OnlineTuner:
 
 
 def _distinct(policy: DataParallelPolicy, workload: LayerWorkload) -> list[dict[str, Any]]:
-    """All settings of the policy as it is and of its choices that send something else than those before them."""
+    """Current settings and choices of a policy, without those that produce equal messages."""
     own = msgspec.structs.asdict(policy.settings)
     found: dict[Any, dict[str, Any]] = {}
     for choice in ({}, *policy.choices(workload)):

@@ -1,4 +1,4 @@
-"""Out-of-order back-propagation (Oh et al., EuroSys 2022): gradients of weights run when they are urgent.
+"""Out-of-order backpropagation (Oh et al., EuroSys 2022): run weight gradients when they are urgent.
 
 The backward pass of layer i makes the gradient of its input, which layer i - 1 waits for, and that of its weights,
 which only communication waits for. Both need the gradient of the input of layer i + 1 and not each other, so any
@@ -25,7 +25,7 @@ from coppice.iteration.policies.policy import PositiveBytes
 
 
 class DelayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is delayed, and how messages are cut."""
+    """Number of deferred layers, and message partitioning."""
 
     # Layers, from the first on, whose gradients of weights are delayed
     k: Annotated[int, msgspec.Meta(ge=0)] = 0
@@ -33,7 +33,7 @@ class DelayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_o
 
 
 class OutOfOrder(Priority):
-    """Gradients of the first k weights after the backward pass, the first one first."""
+    """Reverse first-k: weight gradients of the first k layers run after the backward pass, the first layer's first."""
 
     name = "ooo"
     about = "gradients of the first k weights last, layer 0 first (OOO, EuroSys'22)"
@@ -42,7 +42,7 @@ class OutOfOrder(Priority):
     options: ClassVar[type[msgspec.Struct]] = DelayOptions
 
     def backward(self, workload: LayerWorkload) -> Sequence[LayerPass]:
-        """Both halves from the last layer on, but the gradients of the first k weights at the end.
+        """Input and weight gradients from the last layer on; weight gradients of the first k at the end.
 
         A layer whose halves cannot be told apart has a whole backward pass in its turn.
         """
@@ -71,7 +71,7 @@ class OutOfOrder(Priority):
         ]
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
-        """What no order of both halves of the backward passes can beat.
+        """Lower bound over all orders of input and weight gradients.
 
         From the time at which the first gradient of layer i or of what it needs is there, the network carries all of
         these until the next forward pass of layer i; before it come the gradients of inputs above it.
@@ -90,5 +90,5 @@ class OutOfOrder(Priority):
         return found
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """Every k."""
+        """All values of k."""
         return [{"k": k} for k in range(workload.layers + 1)]

@@ -17,7 +17,7 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 
 
 class Serial(DataParallelPolicy):
-    """Nothing overlaps."""
+    """No overlap of communication and computation."""
 
     name = "serial"
     about = "all communication after the backward pass"
@@ -27,7 +27,7 @@ class Serial(DataParallelPolicy):
 
 
 class WaitFree(DataParallelPolicy):
-    """Wait-free back-propagation (Poseidon, USENIX ATC 2017): gradients are sent as soon as they are there."""
+    """Wait-free backpropagation (Poseidon, USENIX ATC 2017): send gradients as soon as they are ready."""
 
     name = "wfbp"
     about = "a message for each layer as soon as its gradients are there (Poseidon, ATC'17)"

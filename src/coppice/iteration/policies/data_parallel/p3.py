@@ -26,14 +26,14 @@ from coppice.iteration.policies.policy import Count
 
 
 class SliceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Slices, and what carries them."""
+    """Slice size, and the transport of slices."""
 
     slice_elements: Count = 50_000  # Elements of a slice at most
     transport: Literal["server", "all_reduce"] = "server"  # Parameter servers, or all-reduces
 
 
 class PriorityPropagation(Priority):
-    """Slices pushed and pulled by the layer that needs them."""
+    """Push and pull slices in the order in which the forward pass needs them."""
 
     name = "p3"
     about = "slices pushed and pulled, what is needed first goes first (P3, MLSys'19)"
@@ -42,11 +42,11 @@ class PriorityPropagation(Priority):
     update_scope: UpdateScope = UpdateScope.GROUP
 
     def parts(self, workload: LayerWorkload, size_bytes: float) -> Sequence[float]:
-        """Slices."""
+        """Slice sizes."""
         return cut(size_bytes, self.settings.slice_elements * workload.element_bytes)
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
-        """A push of every slice, and the pull that follows it."""
+        """A push for every slice, followed by its pull."""
         slices = super().messages(workload)
         if self.settings.transport == "all_reduce":
             return slices
@@ -60,11 +60,11 @@ class PriorityPropagation(Priority):
         return found
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Values that servers keep, each node a share, as much as one copy in all."""
+        """Parameters held by the servers, one copy spread over the nodes."""
         return sum(workload.bytes) / workload.workers if self.settings.transport == "server" else 0.0
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """Some parts of the largest tensor."""
+        """Slice counts of the largest tensor."""
         largest = max(workload.bytes) / workload.element_bytes
         sizes = sorted({max(1, round(largest / share)) for share in (1, 2, 4, 8, 16, 32, 64)})
         return [{"slice_elements": size} for size in sizes]

@@ -1,4 +1,4 @@
-"""PACE (Bao et al., INFOCOM 2020): preemptive all-reduces by due date, and tensors fused by dynamic programming.
+"""PACE (Bao et al., INFOCOM 2020): preemptive all-reduces by due date, with tensor fusion by dynamic programming.
 
 *Due dates.* Gradients of layer i are released when its backward pass ends, and due when its next forward pass must
 start so that the iteration is not delayed: the forward pass as a whole less layer i and all that needs it. On a chain,
@@ -42,7 +42,7 @@ from coppice.iteration.steady import steady_iteration
 
 
 def due_dates(workload: LayerWorkload) -> list[float]:
-    """Seconds after the start of a forward pass at which each layer must start.
+    """Latest start time of each layer, from the start of a forward pass.
 
     Examples:
         >>> chain = LayerWorkload(forward=(1, 2, 3), backward=(1, 1, 1), bytes=(1, 1, 1), bytes_per_second=1)
@@ -65,7 +65,7 @@ def due_dates(workload: LayerWorkload) -> list[float]:
 def earliest_due_date(
     release: Sequence[float], work: Sequence[float], due: Sequence[float], quantum: float | None = None
 ) -> list[float]:
-    """When jobs end that one machine runs, always the released one that is due first.
+    """End times of jobs on one machine under preemptive earliest-due-date scheduling.
 
     Args:
         release: Time at which each job is there.
@@ -104,7 +104,7 @@ def earliest_due_date(
 
 
 def greatest_lateness(release: Sequence[float], work: Sequence[float], due: Sequence[float]) -> float:
-    """The greatest lateness of jobs that no order can beat, however often it interrupts them.
+    """Lower bound on the maximum lateness over all preemptive orders.
 
     Examples:
         >>> greatest_lateness([0, 1], [3, 1], [9, 2])
@@ -125,7 +125,7 @@ _BEAM = 4
 
 
 def fuse_tensors(workload: LayerWorkload) -> Groups:
-    """Groups with the least end of communication, of all cuts of the order in which gradients are ready.
+    """Fuse tensors by dynamic programming, for the earliest end of communication.
 
     Examples:
         >>> from coppice.iteration.policies.data_parallel.fusion import communication_end
@@ -162,7 +162,7 @@ def fuse_tensors(workload: LayerWorkload) -> Groups:
 
 
 def _in_quanta(workload: LayerWorkload, groups: Groups, quantum: float | None) -> list[Message]:
-    """Quanta of groups by the due date of their most urgent layers; None: whole groups and one step after all."""
+    """Split groups into quanta by the due date of their most urgent layer; None: no partitioning."""
     due = due_dates(workload)
     urgent = {group: min(due[layer] for layer in group) for group in groups}
     turn = {group: place for place, group in enumerate(sorted(groups, key=lambda g: (urgent[g], min(g))))}
@@ -187,7 +187,7 @@ def _in_quanta(workload: LayerWorkload, groups: Groups, quantum: float | None) -
 
 @lru_cache(maxsize=64)
 def fuse_by_schedule(workload: LayerWorkload, quantum: float) -> Groups:
-    """Groups whose schedule by due dates takes least, of a beam of cuts.
+    """Fuse tensors by beam search, for the fastest schedule by due dates.
 
     From the last layer on, a layer is put into the group of the one after it or opens another, with the rest by
     themselves; a few of the best are kept. Never worse than no fusion.
@@ -220,7 +220,7 @@ def fuse_by_schedule(workload: LayerWorkload, quantum: float) -> Groups:
 
 
 class DueDateOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Quanta and fusion."""
+    """Quantum size and tensor fusion."""
 
     # Bytes that are sent before anything more urgent; None: what costs least by ByteScheduler's bound, or a
     # hundredth of the largest tensor where messages cost nothing
@@ -232,7 +232,7 @@ class DueDateOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 
 
 class Preemptive(DataParallelPolicy):
-    """What is due first goes first, a quantum at a time; tensors are fused or not."""
+    """Send by earliest due date, preempted after each quantum; tensors are fused or not."""
 
     name = "pace"
     about = "earliest due date first, in quanta; fusion by search (PACE, INFOCOM'20)"
@@ -244,7 +244,7 @@ class Preemptive(DataParallelPolicy):
         self.update_scope = settings.update_scope
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
-        """Layers by themselves, or fused."""
+        """Single layers, or fused ones."""
         if self.settings.fusion == "end":
             return fuse_tensors(workload)
         if self.settings.fusion == "schedule":
@@ -264,7 +264,7 @@ class Preemptive(DataParallelPolicy):
         return given or optimal_partition_bytes(workload) or max(workload.bytes) / 100 or 1.0
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """A few quanta around the one of the bound, each fused or not."""
+        """Quanta around the optimum of the bound, with fusion and without."""
         quantum = self.quantum_bytes(workload)
         return [
             {"quantum_bytes": quantum * share, "fusion": fusion}

@@ -1,4 +1,4 @@
-"""Data-parallel training: layers on a compute stream, their gradients on the network, and the questions between."""
+"""Base of data-parallel policies: layers on a compute stream, gradients on the network."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coppice.iteration.policies.policy import IterationGraph, Policy, PolicyCost
 
 
 class UpdateScope(StrEnum):
-    """What must be summed before a layer runs again."""
+    """Gradients that must be reduced before a layer runs again."""
 
     BARRIER = "barrier"
     """All gradients of all layers: an optimizer that steps once."""
@@ -23,7 +23,7 @@ class UpdateScope(StrEnum):
 
 
 class DataParallelPolicy(Policy):
-    """The baseline, of which policies change what they are about.
+    """Baseline policy, whose decisions subclasses override.
 
     A message for every layer, first come first served, and an optimizer that steps when all are done. All is decided
     before anything runs, so that simulation and real training can ask the same policy, and so that every rank decides
@@ -40,40 +40,40 @@ class DataParallelPolicy(Policy):
     tuning_trials: ClassVar[tuple[int, int]] = (4, 10)
 
     def groups(self, workload: LayerWorkload) -> Sequence[Sequence[int]]:
-        """Layers whose gradients are sent as one, in the order in which they are submitted.
+        """Layers of each message, in submission order.
 
         Each by itself, in the order of the backward pass.
         """
         return [[layer] for layer in reversed(range(workload.layers))]
 
     def parts(self, workload: LayerWorkload, size_bytes: float) -> Sequence[float]:
-        """Bytes of the messages that a group of so many bytes is cut into: one."""
+        """Partition sizes of a group: by default one."""
         del workload
         return [size_bytes]
 
     def key(self, workload: LayerWorkload, group: Sequence[int]) -> int:
-        """Priority of the messages of a group, the least first: all alike, so the first to be submitted."""
+        """Priority of a group's messages, lowest first: by default all equal, so first come, first served."""
         del workload, group
         return 0
 
     def backward(self, workload: LayerWorkload) -> Sequence[LayerPass]:
-        """Backward passes in their order: whole ones, from the last layer on."""
+        """Order of the backward passes: by default whole ones, from the last layer on."""
         return [
             LayerPass(kind="backward", layer=layer, seconds=workload.backward[layer])
             for layer in reversed(range(workload.layers))
         ]
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """Settings that are worth a try on a workload, where there is something to choose: none."""
+        """Candidate settings for a workload: by default none."""
         del workload
         return []
 
     def tune(self, workload: LayerWorkload) -> dict[str, Any]:
-        """The best of the choices and of the settings that it has, all simulated."""
+        """Best of the choices and the current settings, by simulation."""
         return best_settings(self, workload, self.choices(workload))
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
-        """What is sent about the gradients of an iteration, as the policy answers the questions above.
+        """Messages of an iteration, by the policy's decisions.
 
         A group of gradients is ready when the backward passes of its layers are done; its messages then wait for the
         network.
@@ -105,12 +105,12 @@ class DataParallelPolicy(Policy):
         return found
 
     def least_messages(self, workload: LayerWorkload) -> int:
-        """Messages that there are at least: parts of groups, counted before any message is made."""
+        """Lower bound on the number of messages, counted before any is made."""
         sizes = [sum(workload.bytes[layer] for layer in group) for group in self.layer_groups(workload)]
         return sum(len(self.parts(workload, size)) for size in sizes if size)
 
     def layer_groups(self, workload: LayerWorkload) -> list[tuple[int, ...]]:
-        """The groups."""
+        """Layer groups of the messages."""
         groups = [tuple(group) for group in self.groups(workload)]
         if sorted(layer for group in groups for layer in group) != list(range(workload.layers)):
             raise InputError(
@@ -119,7 +119,7 @@ class DataParallelPolicy(Policy):
         return groups
 
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
-        """The tasks of one worker, whose others do the same at the same time, in so many iterations."""
+        """Task graph of consecutive iterations of one worker; all workers are alike."""
         return message_graph(workload, self.backward(workload), self.messages(workload), count)
 
     def costs(self, workload: LayerWorkload) -> PolicyCosts:
@@ -134,14 +134,14 @@ class DataParallelPolicy(Policy):
         )
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Memory of a worker on top of parameters, gradients and optimizer states: none."""
+        """Memory of a worker beyond parameters, gradients and optimizer states: by default none."""
         del workload
         return 0.0
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
-        """What no policy can beat that computes layer by layer and sums every gradient once an iteration."""
+        """Lower bound for layer-by-layer execution with one all-reduce of every gradient."""
         return workload.lower_bound_seconds()
 
     def compute_seconds(self, workload: LayerWorkload) -> float:
-        """Forward and backward pass."""
+        """Time of forward and backward pass."""
         return workload.compute_seconds

@@ -1,4 +1,4 @@
-"""Poseidon (Zhang et al., USENIX ATC 2017): wait-free back-propagation with hybrid communication.
+"""Poseidon (Zhang et al., USENIX ATC 2017): wait-free backpropagation with hybrid communication.
 
 The gradient of a fully connected layer of M x N weights over K samples is a sum of K outer products. A worker can
 send their factors, K (M + N) elements, to all others, which rebuild the gradient, instead of M N elements to a
@@ -31,7 +31,7 @@ from coppice.iteration.policies.policy import Count, PolicyCosts
 
 
 def server_elements(rows: int, columns: int, workers: int, servers: int) -> float:
-    """Elements that a node with a worker and a shard sends and receives for a matrix by parameter server.
+    """Elements that a node (worker and server shard) sends and receives for a matrix by parameter server.
 
     Examples:
         >>> server_elements(25088, 4096, 8, 8)
@@ -51,12 +51,12 @@ def factor_elements(rows: int, columns: int, workers: int, samples: int) -> floa
 
 
 def adam_elements(rows: int, columns: int, workers: int, samples: int) -> float:
-    """Elements that a node sends and receives where factors go to a server, and matrices come back."""
+    """Elements that a node sends and receives when factors go to a server and matrices come back."""
     return float((workers - 1) * (rows * columns + samples * (rows + columns)))
 
 
 def factor_samples(rows: int, columns: int, workers: int, servers: int) -> int:
-    """Samples of a worker up to which factors are no more than what the server takes.
+    """Largest batch per worker for which factors are no larger than parameter-server traffic.
 
     Examples:
         >>> factor_samples(25088, 4096, 8, 8)
@@ -68,13 +68,13 @@ def factor_samples(rows: int, columns: int, workers: int, servers: int) -> int:
 
 
 class PoseidonOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The parameter server."""
+    """Parameter-server transport."""
 
     servers: Count | None = None  # Shards of the server, each on a node of a worker; None: as many as workers
 
 
 class Poseidon(DataParallelPolicy):
-    """Server or factors, whichever is less for the layer, as soon as its gradients are there."""
+    """Send each layer's gradients by parameter server or as factors, whichever is smaller, once they are ready."""
 
     name = "poseidon"
     about = "layer by layer, by server or by factors of matrices (Poseidon, ATC'17)"
@@ -91,7 +91,7 @@ class Poseidon(DataParallelPolicy):
         return factor_elements(*shape, workload.workers, workload.samples) <= least
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
-        """One message per layer; the gradients that are no matrix, such as a bias, go with the factors."""
+        """One message per layer; gradients that are not matrices, such as biases, go with the factors."""
         found = []
         for layer in reversed(range(workload.layers)):
             if not workload.bytes[layer]:
@@ -116,7 +116,7 @@ class Poseidon(DataParallelPolicy):
         return found
 
     def _carried(self, workload: LayerWorkload, layer: int) -> float:
-        """Bytes of an all-reduce that loads a node as much."""
+        """Size of an all-reduce with the same load per node."""
         workers, size = workload.workers, workload.bytes[layer]
         if workers == 1:
             return size
@@ -132,13 +132,13 @@ class Poseidon(DataParallelPolicy):
         )
 
     def costs(self, workload: LayerWorkload) -> PolicyCosts:
-        """Messages that a worker sends in an iteration, and half of the bytes that its node sends and receives."""
+        """Messages of a worker per iteration, and half the bytes that its node sends and receives."""
         share = 2 * (workload.workers - 1) / workload.workers
         carried = sum(self._carried(workload, layer) for layer in range(workload.layers))
         return replace(super().costs(workload), bytes=carried * share)
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Values that shards of the server keep, as much as one copy in all, and the factors of all workers."""
+        """Parameters held by server shards, one copy in total, and the factors of all workers."""
         found = 0.0
         for layer in range(workload.layers):
             shape = workload.matrices[layer] if workload.matrices else None
@@ -149,6 +149,6 @@ class Poseidon(DataParallelPolicy):
         return found
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
-        """The bound for what is sent instead of gradients."""
+        """Lower bound for the bytes sent in place of gradients."""
         carried = tuple(self._carried(workload, layer) for layer in range(workload.layers))
         return replace(workload, bytes=carried, matrices=()).lower_bound_seconds()

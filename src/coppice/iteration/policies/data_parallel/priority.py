@@ -1,4 +1,4 @@
-"""What is needed first goes first: the layer is the priority, and no barrier holds the next forward pass back.
+"""Priority by next use: the first layer's gradients go first, without a barrier before the next forward pass.
 
 The backward pass makes the gradients of layer 0 last and the next forward pass needs them first, so a first-come
 first-served network is busy with what is not urgent when they are ready. With messages of any size cut as finely as
@@ -25,7 +25,7 @@ _MOST_PARTS = 1_000_000
 
 
 def cut(size_bytes: float, most_bytes: float | None) -> list[float]:
-    """Bytes of the parts of a message, each at most so large, the last one the rest.
+    """Partition a message into parts of bounded size.
 
     Args:
         most_bytes: Bytes of a part at most; None: one part.
@@ -46,13 +46,13 @@ def cut(size_bytes: float, most_bytes: float | None) -> list[float]:
 
 
 class PriorityOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How messages are cut."""
+    """Message partitioning."""
 
     partition_bytes: PositiveBytes | None = None  # Bytes of a message at most; None: messages are not cut
 
 
 class Priority(DataParallelPolicy):
-    """The layer nearest to the input first."""
+    """Send the layer nearest to the input first."""
 
     name = "priority"
     about = "the layer that is needed first goes first, cut or whole; no barrier"
@@ -66,12 +66,12 @@ class Priority(DataParallelPolicy):
         return cut(size_bytes, self.settings.partition_bytes)
 
     def key(self, workload: LayerWorkload, group: Sequence[int]) -> int:
-        """The layer."""
+        """Layer index as the priority."""
         del workload
         return min(group)
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """Some parts of the largest message, and whole ones."""
+        """Partition sizes of the largest message, and no partitioning."""
         largest = max(workload.bytes)
         sizes = [largest / share for share in (2, 4, 8, 16, 32, 64)] if largest else []
         return [{"partition_bytes": size} for size in (None, *sizes)]

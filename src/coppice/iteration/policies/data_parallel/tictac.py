@@ -1,4 +1,4 @@
-"""TicTac (Hashemi et al., MLSys 2019): the order in which workers get parameters from servers.
+"""TicTac (Hashemi et al., MLSys 2019): order the pulls of parameters from servers.
 
 A worker pushes gradients as they are made; when all servers have stepped, it gets all parameters again, and its forward
 pass waits for each. Any fixed order spares the variance of random ones; TIC and TAC choose it from the graph of
@@ -36,7 +36,7 @@ from coppice.iteration.tasks import TaskGraphBuilder
 
 @dataclass(frozen=True, kw_only=True)
 class TransferGraph:
-    """Receives and the operations that wait for them.
+    """Receives and the operations that depend on them.
 
     Raises:
         InputError: If an operation waits for what there is not, or for one after it.
@@ -63,7 +63,7 @@ class TransferGraph:
                 )
 
     def dependencies(self) -> list[frozenset[int]]:
-        """Receives that each operation waits for, directly or not."""
+        """Transitive receives of each operation."""
         found: list[frozenset[int]] = []
         for own, before in zip(self.needs_receives, self.needs_operations, strict=True):
             found.append(frozenset(own).union(*(found[each] for each in before)))
@@ -91,7 +91,7 @@ def _properties(
 
 
 def tic_priorities(graph: TransferGraph) -> list[int]:
-    """Priority of each receive by structure alone, the least first; receives that are alike share one.
+    """Priorities of the receives by graph structure alone (TIC), lowest first; equivalent receives share one.
 
     Examples:
         >>> chain = TransferGraph(
@@ -112,7 +112,7 @@ def tic_priorities(graph: TransferGraph) -> list[int]:
 
 
 def tac_order(graph: TransferGraph) -> list[int]:
-    """Receives in the order of TAC.
+    """Order of the receives by TAC.
 
     Examples:
         >>> two = TransferGraph(
@@ -138,7 +138,7 @@ def tac_order(graph: TransferGraph) -> list[int]:
 
 
 def order_seconds(graph: TransferGraph, order: Sequence[int]) -> float:
-    """Time until all operations are done, receives one at a time in an order, operations one at a time as they can."""
+    """Makespan with receives one at a time in a given order, and operations one at a time when ready."""
     tasks = TaskGraphBuilder()
     network, compute = tasks.stream("network"), tasks.stream("compute")
     rank = {receive: place for place, receive in enumerate(order)}
@@ -152,7 +152,7 @@ def order_seconds(graph: TransferGraph, order: Sequence[int]) -> float:
 
 
 def order_efficiency(graph: TransferGraph, seconds: float) -> float:
-    """How much of what can overlap does: 1 at the load of the busiest resource, 0 where nothing overlaps.
+    """Scheduling efficiency: 1 at the load of the busiest resource, 0 without overlap.
 
     Examples:
         >>> two = TransferGraph(
@@ -167,7 +167,7 @@ def order_efficiency(graph: TransferGraph, seconds: float) -> float:
 
 
 def forward_graph(workload: LayerWorkload) -> TransferGraph:
-    """The forward pass of a workload, each layer that has parameters after a receive of them."""
+    """Forward pass of a workload, each layer after a receive of its parameters."""
     layers = range(workload.layers)
     place = {layer: place for place, layer in enumerate(_received(workload))}
     return TransferGraph(
@@ -179,19 +179,19 @@ def forward_graph(workload: LayerWorkload) -> TransferGraph:
 
 
 def _received(workload: LayerWorkload) -> list[int]:
-    """Layers that have parameters."""
+    """Layers with parameters."""
     return [layer for layer, size in enumerate(workload.bytes) if size]
 
 
 class OrderOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """The order."""
+    """Ordering heuristic."""
 
     # `tac` by times, `tic` by structure, `backward` as gradients were pushed
     order: Literal["tac", "tic", "backward"] = "tac"
 
 
 class TicTac(DataParallelPolicy):
-    """Parameters in an order that lets the forward pass begin soon."""
+    """Pull parameters in an order that starts the forward pass early."""
 
     name = "tictac"
     about = "parameters fetched in an order chosen from the graph (TicTac, MLSys'19)"
@@ -200,7 +200,7 @@ class TicTac(DataParallelPolicy):
     update_scope: UpdateScope = UpdateScope.GROUP  # servers have stepped before the first pull
 
     def priorities(self, workload: LayerWorkload) -> list[int]:
-        """Priority of the parameters of each layer."""
+        """Priority of each layer's parameters."""
         if self.settings.order == "backward":
             return [-layer for layer in range(workload.layers)]
         graph = forward_graph(workload)
@@ -213,7 +213,7 @@ class TicTac(DataParallelPolicy):
         return [of_layer.get(layer, 0) for layer in range(workload.layers)]
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
-        """Pushes as gradients are made; after the last one pulls, as chosen."""
+        """Pushes as gradients become ready; after the last one the pulls in order."""
         rank = self.priorities(workload)
         every = tuple(range(workload.layers))
         sent = [layer for layer in reversed(every) if workload.bytes[layer]]
@@ -247,7 +247,7 @@ class TicTac(DataParallelPolicy):
         return [*pushes, *pulls]
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
-        """What no order of the pulls can beat: on a chain, the time of TAC.
+        """Lower bound over all orders of pulls: on a chain, the time of TAC.
 
         After the last push a layer waits for the parameters of all that it needs; then come its forward pass and those
         that need it.
@@ -260,10 +260,10 @@ class TicTac(DataParallelPolicy):
         return max(sum(workload.backward), pushed) + longest
 
     def extra_memory_bytes(self, workload: LayerWorkload) -> float:
-        """Values that servers keep, each node a share, as much as one copy in all."""
+        """Parameters held by the servers, one copy spread over the nodes."""
         return sum(workload.bytes) / workload.workers
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
-        """Both orders."""
+        """Both heuristics."""
         del workload
         return [{"order": "tac"}, {"order": "tic"}]

@@ -1,4 +1,4 @@
-"""Settings of a policy that suit a workload: all choices tried, or few of many by expected improvement.
+"""Tune a policy's settings: try all choices, or a few of many by expected improvement.
 
 The second is what ByteScheduler (SOSP'19) and DeAR (ICDCS'23) do while they train: a Gaussian process over the
 choices tried so far, and next the choice of the greatest expected improvement over the best (Jones et al., 1998),
@@ -26,7 +26,7 @@ _LENGTHS = (0.1, 0.2, 0.4, 0.8)
 
 
 def policy_seconds(policy: Policy, workload: LayerWorkload, settings: Mapping[str, Any]) -> float:
-    """Time of an iteration under a policy with some of its settings changed."""
+    """Iteration time under a policy with some settings changed."""
     changed = type(policy)(msgspec.structs.replace(policy.settings, **settings))
     return steady_iteration(lambda count: changed.iterations(workload, count)).seconds
 
@@ -34,7 +34,7 @@ def policy_seconds(policy: Policy, workload: LayerWorkload, settings: Mapping[st
 def best_settings(
     policy: Policy, workload: LayerWorkload, choices: Sequence[Mapping[str, Any]]
 ) -> dict[str, Any]:
-    """The best of some choices and of the settings that the policy has, all simulated; of equal ones the first."""
+    """Best of the choices and the current settings, all simulated; ties go to the first."""
     found = (
         min([{}, *choices], key=lambda choice: policy_seconds(policy, workload, choice)) if choices else {}
     )
@@ -44,7 +44,7 @@ def best_settings(
 def tuned_settings(
     policy: Policy, workload: LayerWorkload, choices: Sequence[Mapping[str, Any]], initial: int, trials: int
 ) -> dict[str, Any]:
-    """As :func:`best_settings`, of which a few are simulated, the first ones at random."""
+    """Best settings by simulating only a few choices, the first ones at random."""
     if not choices:
         return best_settings(policy, workload, choices)
     tried = minimize_by_expected_improvement(
@@ -64,7 +64,7 @@ def minimize_by_expected_improvement(
     trials: int = 15,  # Choices tried in all, no more than there are
     seed: int = 0,
 ) -> dict[int, float]:
-    """Look for the least of a function on a finite set by Bayesian optimization.
+    """Minimise a function on a finite set by Bayesian optimization.
 
     Returns:
         Value of each choice that was tried.
@@ -82,7 +82,7 @@ def minimize_by_expected_improvement(
 
 
 def places_of(choices: Sequence[Mapping[str, Any]]) -> NDArray[np.float64]:
-    """Where choices are to each other, (choices, options): numbers above 0 by ratios, anything else by its rank.
+    """Coordinates of choices, (choices, options): positive numbers by ratio, others by rank.
 
     0 and texts are ranked as they come in order, None behind all.
 
@@ -138,11 +138,11 @@ class ImprovementSearch:
         self.noise = 0.0  # Variance of the values told
 
     def record(self, number: int, value: float) -> None:
-        """The value of a choice."""
+        """Record the value of a choice."""
         self.tried[number] = value
 
     def propose(self) -> int | None:
-        """The choice to try next; None: that was the last one."""
+        """Propose the next choice; None after the last one."""
         following = next((each for each in self._opening if each not in self.tried), None)
         if following is not None or len(self.tried) >= self._trials:
             return following
@@ -164,7 +164,7 @@ class ImprovementSearch:
     def _posterior(
         self, known: NDArray[np.int64], asked: NDArray[np.int64]
     ) -> tuple[NDArray[np.float64], NDArray[np.float64], float]:
-        """Mean and deviation of some choices, and the spread of what is not expected.
+        """Posterior mean and deviation of some choices, and the scale of the residuals.
 
         By a Gaussian process with the squared exponential covariance, its length that of greatest evidence of a few.
         """
@@ -191,7 +191,7 @@ class ImprovementSearch:
 
 
 def _expected_improvement(better: NDArray[np.float64], sigma: NDArray[np.float64]) -> NDArray[np.float64]:
-    """Expected improvement of choices whose values are normal.
+    """Expected improvement of normally distributed values.
 
     Args:
         better: By how much each is expected to improve.
@@ -203,6 +203,6 @@ def _expected_improvement(better: NDArray[np.float64], sigma: NDArray[np.float64
 
 
 def _covariance(a: NDArray[np.float64], b: NDArray[np.float64], length: float) -> NDArray[np.float64]:
-    """Squared exponential covariance of places, (a, b)."""
+    """Squared exponential covariance of coordinates, (a, b)."""
     apart = ((a[:, None, :] - b[None, :, :]) ** 2).sum(axis=2)
     return np.asarray(np.exp(-apart / (2 * length * length)))

@@ -34,7 +34,7 @@ class BreadthFirst(Pipelined):
 
 @dataclass(frozen=True, kw_only=True)
 class ShardedTraffic:
-    """How often the weights of a stage cross the network in an iteration when replicas shard them (ZeRO-3, FSDP)."""
+    """Weight traffic of a stage per iteration under sharding (ZeRO-3, FSDP)."""
 
     forward_gathers: int  # All-gathers of weights for forward passes
     backward_gathers: int  # All-gathers of weights for backward passes
@@ -42,13 +42,13 @@ class ShardedTraffic:
 
     @property
     def times(self) -> int:
-        """How often the bytes of the stage cross the network."""
+        """Number of times that a stage's bytes cross the network."""
         return self.forward_gathers + self.backward_gathers + self.reductions
 
 
 @checked
 def sharded_traffic(order: PipelineOrder) -> Sequence[ShardedTraffic]:
-    """How often the weights of each stage cross the network when a device keeps those of one stage a direction.
+    """Weight traffic of each stage when a device caches one stage per direction.
 
     A device keeps the weights of the stage of its last forward pass, and those of the stage of its last backward pass
     with the gradients that this stage has added up; it gathers, and sums, when it goes on to another stage. Where it

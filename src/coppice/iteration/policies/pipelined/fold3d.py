@@ -1,4 +1,4 @@
-"""Fold3D: the sum of the gradients of a chunk is split between the backward pass and the next forward pass.
+"""Fold3D: split a chunk's gradient all-reduce between the backward pass and the next forward pass.
 
 Source: "Fold3D: Rethinking and Parallelizing Computational and Communicational Tasks in the Training of Large DNN
 Models" (TPDS 2023), and its published code.
@@ -48,7 +48,7 @@ def forward_share(ratio: float, *, recompute: bool = False) -> float:
 
 
 class FoldOptions(ChunkedOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pipeline whose sums are split."""
+    """A pipeline with split all-reduces."""
 
     # Share of the gradients of a chunk that is summed beside the next forward pass; if not given, that of the
     # published formula for the times of the layers
@@ -57,7 +57,7 @@ class FoldOptions(ChunkedOptions, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Fold3D(Pipelined):
-    """Breadth-first chunks, each of which waits only for its own gradients, summed in two messages."""
+    """Breadth-first chunks, each of which waits only for its own gradients, all-reduced in two messages."""
 
     name = "fold3d"
     about = "sums of chunks split over backward and next forward pass (Fold3D, TPDS'23)"
@@ -77,7 +77,7 @@ class Fold3D(Pipelined):
         return forward_share(forward / backward, recompute=self.settings.recompute) if backward else 0.0
 
     def sums(self, workload: LayerWorkload) -> list[StageSum]:
-        """The messages: for each stage its gradients in one, or in two of which the next iteration starts one."""
+        """Gradient messages of each stage: one, or two of which the second overlaps with the next iteration."""
         devices = self.settings.stages
         whole = dealt(workload, self.order(workload).stages).reduction
         share = self.share(workload)
@@ -96,16 +96,16 @@ class Fold3D(Pipelined):
         return messages
 
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
-        """The tasks of so many iterations in a row; a stage waits only for its own gradients."""
+        """Task graph of consecutive iterations; a stage waits only for its own gradients."""
         order, times = self.stages(workload)
         return pipeline_graph(order, times, count, sums=self.sums(workload), barrier=False)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
-        """What no order of whole passes beats in which a stage waits for its own gradients."""
+        """Lower bound over orders of whole passes in which a stage waits for its own gradients."""
         return steady_bound_seconds(*self.stages(workload))
 
     def order(self, workload: LayerWorkload) -> PipelineOrder:
-        """The programs of the devices."""
+        """Programs of the devices."""
         del workload
         settings = self.settings
         return breadth_first(settings.stages, settings.micro_batches, settings.chunks)

@@ -1,4 +1,4 @@
-"""The plain orders of pipelines: GPipe, one forward one backward, chunks in turn, and backward passes in halves.
+"""Standard pipeline orders: GPipe, 1F1B, interleaved 1F1B, and zero-bubble.
 
 With p devices alike, m micro-batches, and forward and backward times f and b of a device for a micro-batch, the first
 two take (m + p - 1) (f + b) without communication: a bubble of (p - 1) / m of the computation.
@@ -31,7 +31,7 @@ class GPipe(Pipelined):
 
 
 class OneForwardOneBackward(Pipelined):
-    """One forward, one backward pass (Narayanan et al., ICML 2021)."""
+    """1F1B (Narayanan et al., ICML 2021)."""
 
     name = "1f1b"
     about = "one forward, one backward pass in turn (PipeDream-Flush, ICML'21)"
@@ -39,7 +39,7 @@ class OneForwardOneBackward(Pipelined):
 
 
 class Interleaved(Pipelined):
-    """One forward, one backward pass of chunks in turn (Narayanan et al., SC 2021)."""
+    """Interleaved 1F1B: chunks alternate (Narayanan et al., SC 2021)."""
 
     name = "interleaved"
     about = "chunks in turn, depth first (Megatron-LM, SC'21)"
@@ -52,7 +52,7 @@ class Interleaved(Pipelined):
 
 
 class ZeroBubble(Pipelined):
-    """Gradients of weights fill bubbles (Qi et al., ICLR 2024)."""
+    """Weight gradients fill bubbles (Qi et al., ICLR 2024)."""
 
     name = "zero-bubble"
     about = "gradients of weights fill bubbles (ZB-H1, ICLR'24)"

@@ -1,4 +1,4 @@
-"""Out-of-order backward passes in pipelines: gradients of inputs first, and layers dealt to devices in turn.
+"""Out-of-order backpropagation in pipelines: input gradients first, and modulo layer allocation.
 
 Source: "Out-Of-Order BackProp: An Effective Scheduling Technique for Deep Learning" (EuroSys 2022), and its published
 code.
@@ -28,7 +28,7 @@ from coppice.iteration.policies.pipelined.policy import Pipelined, PipelineOptio
 
 
 class FastForward(Pipelined):
-    """Gradients of inputs first, those of weights while a device waits."""
+    """Input gradients first, weight gradients while a device is idle."""
 
     name = "fast-forward"
     about = "gradients of inputs first, of weights while waiting (OOO backprop, EuroSys'22)"
@@ -36,28 +36,28 @@ class FastForward(Pipelined):
     options: ClassVar[type[msgspec.Struct]] = PipelineOptions
 
     def order(self, workload: LayerWorkload) -> PipelineOrder:
-        """The programs of the devices, for the times of the layers."""
+        """Programs of the devices, by the times of the layers."""
         plain = self.plain(workload)
         return weights_last(plain, self.times(workload, plain))
 
     def plain(self, workload: LayerWorkload) -> PipelineOrder:
-        """The order with whole backward passes."""
+        """Order with whole backward passes."""
         del workload
         return gpipe(self.settings.stages, self.settings.micro_batches)
 
     def times(self, workload: LayerWorkload, order: PipelineOrder) -> StageTimes:
-        """Times of the stages of an order."""
+        """Times of an order's stages."""
         return dealt(workload, order.stages, transfer_seconds=self.settings.transfer_seconds)
 
 
 class Modulo(FastForward):
-    """The same with each layer a stage, dealt to devices in turn."""
+    """The same with modulo layer allocation: each layer is a stage, assigned round-robin."""
 
     name = "modulo"
     about = "fast-forward with layers dealt to devices in turn (OOO backprop, EuroSys'22)"
     assumes = "sends between devices after every layer that take little; otherwise as fast-forward"
 
     def plain(self, workload: LayerWorkload) -> PipelineOrder:
-        """The order with whole backward passes: all micro-batches of a layer before the next."""
+        """Order with whole backward passes: all micro-batches of a layer before the next."""
         devices = min(self.settings.stages, workload.layers)
         return breadth_first(devices, self.settings.micro_batches, stages=workload.layers)

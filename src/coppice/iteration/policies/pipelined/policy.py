@@ -1,4 +1,4 @@
-"""What policies of pipelines share: layers in stages, micro-batches, gradients summed when a stage is done."""
+"""Base of pipeline policies: layers in stages, micro-batches, gradients all-reduced when a stage is done."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from coppice.iteration.running import lower_bound_seconds
 
 
 class PipelineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pipeline."""
+    """Numbers of stages and micro-batches."""
 
     stages: Count = 4  # Devices in a row
     micro_batches: Count = 8  # Micro-batches of an iteration
@@ -25,45 +25,45 @@ class PipelineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class ChunkedOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A pipeline whose devices have several chunks."""
+    """Options of pipelines with several chunks per device."""
 
     chunks: Count = 2  # Chunks of a device
 
 
 class Pipelined(Policy):
-    """A pipeline; times of the workload are those of a micro-batch, its layers are dealt to stages evenly in a row."""
+    """A pipeline over a workload of one micro-batch, its layers split evenly into consecutive stages."""
 
     options: ClassVar[type[msgspec.Struct]] = PipelineOptions
     assumes = "stages of like time, and a network for the gradients of each device"
     decides = frozenset({"order"})
 
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
-        """The tasks of so many iterations in a row."""
+        """Task graph of consecutive iterations."""
         return pipeline_graph(*self.stages(workload), count)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
-        """What no order of the passes of these stages on these devices can beat."""
+        """Lower bound over all orders of the passes of these stages on these devices."""
         return lower_bound_seconds(pipeline_graph(*self.stages(workload), 1, in_order=False).graph)
 
     def compute_seconds(self, workload: LayerWorkload) -> float:
-        """Time for which the busiest device computes in an iteration."""
+        """Compute time of the busiest device per iteration."""
         order, times = self.stages(workload)
         return max(sum(map(times.of, program)) for program in order.devices)
 
     def order(self, workload: LayerWorkload) -> PipelineOrder:
-        """The programs of the devices."""
+        """Programs of the devices."""
         del workload
         settings = self.settings
         return ORDERS[self.name](settings.stages, settings.micro_batches, getattr(settings, "chunks", 1))
 
     def stages(self, workload: LayerWorkload) -> tuple[PipelineOrder, StageTimes]:
-        """The order, and the times of its stages."""
+        """Pipeline order, and the times of its stages."""
         order = self.order(workload)
         return order, dealt(workload, order.stages, transfer_seconds=self.settings.transfer_seconds)
 
 
 def dealt(workload: LayerWorkload, stages: int, *, transfer_seconds: float = 0.0) -> StageTimes:
-    """The times of stages to which layers are dealt evenly in a row.
+    """Times of stages with layers split evenly and consecutively.
 
     Args:
         workload: Layers, with times of a micro-batch.

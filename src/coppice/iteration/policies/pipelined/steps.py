@@ -15,7 +15,7 @@ from coppice.iteration.step.policy_messages import StepMessage
 
 
 def stage_times(step: Step) -> StageTimes:
-    """Times of the stages of a step for a micro-batch, with what is exchanged inside passes."""
+    """Times of a step's stages per micro-batch, with exchanges inside passes."""
 
     def of(stage: int, when: str) -> float:
         return sum(
@@ -39,7 +39,7 @@ def stage_times(step: Step) -> StageTimes:
 
 
 def fast_forward_order(step: Step, order: PipelineOrder) -> PipelineOrder:
-    """An order with whole backward passes, with gradients of weights computed while a device waits.
+    """Order with whole backward passes, with weight gradients moved into idle time.
 
     Args:
         step: The step, whose times say when devices wait.
@@ -50,7 +50,7 @@ def fast_forward_order(step: Step, order: PipelineOrder) -> PipelineOrder:
 def fold3d_messages(
     step: Step, order: PipelineOrder, *, share: float | None = None
 ) -> tuple[StepMessage, ...]:
-    """Sums of chunks split between the backward pass and the next forward pass.
+    """Gradient all-reduces of chunks, split between the backward pass and the next forward pass.
 
     The first chunk of a device is summed in one message, every other in two, and a chunk is updated before its next
     forward pass. The second messages go when no first one is waiting, those of earlier chunks first.

@@ -1,4 +1,4 @@
-"""TriRace: three kinds of traffic of an asynchronous pipeline, each in its place.
+"""TriRace: schedule the three kinds of traffic of an asynchronous pipeline.
 
 Source: the idea of "A Multidimensional Communication Scheduling Method for Hybrid Parallel DNN Training" (TPDS 2024),
 after its abstract; the rules below are a reconstruction.
@@ -40,7 +40,7 @@ _ACTIVATIONS, _EMBEDDING, _GRADIENTS = range(3)
 
 
 class TriRaceOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """An asynchronous pipeline; its micro-batches are those of a group."""
+    """An asynchronous pipeline; micro-batches are counted per group."""
 
     # Gradients are cut in pieces of as many bytes
     chunk_bytes: Annotated[float, msgspec.Meta(gt=0)] = 25 * 2**20
@@ -55,7 +55,7 @@ class TriRaceOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, k
 
 @dataclass(frozen=True, kw_only=True)
 class GroupSum:
-    """A message with gradients of a group."""
+    """A gradient message of a group."""
 
     stage: int  # Stage on whose NIC it is
     of_stages: tuple[int, ...]  # Stages whose last backward pass of the group it comes after
@@ -66,7 +66,7 @@ class GroupSum:
 
 
 class TriRace(Pipelined):
-    """A pipeline that never drains, with gradients a group late."""
+    """A pipeline that never drains, with gradients one group late."""
 
     name = "trirace"
     about = "asynchronous pipeline, three classes of traffic (TriRace, TPDS'24)"
@@ -78,7 +78,7 @@ class TriRace(Pipelined):
     options = TriRaceOptions
 
     def sums(self, workload: LayerWorkload) -> list[GroupSum]:
-        """The messages of a group."""
+        """Gradient messages of a group."""
         settings, last = self.settings, self.settings.stages - 1
         if settings.tied and settings.touched < 1:
             raise InputError(
@@ -108,7 +108,7 @@ class TriRace(Pipelined):
     def _cut(
         self, workload: LayerWorkload, stage: int, of_stages: tuple[int, ...], size: float, urgency: int
     ) -> Iterator[GroupSum]:
-        """Gradients in equal pieces."""
+        """Gradients in equal chunks."""
         count = (
             math.ceil(size / self.settings.chunk_bytes) if self.settings.classes else min(1, math.ceil(size))
         )
@@ -122,7 +122,7 @@ class TriRace(Pipelined):
             )
 
     def order(self, workload: LayerWorkload) -> PipelineOrder:
-        """The programs of the devices for one group, as if the pipeline drained after it."""
+        """Programs of the devices for one group, as if the pipeline drained after it."""
         del workload
         if self.settings.micro_batches < self.settings.stages:
             raise InputError(
@@ -132,12 +132,12 @@ class TriRace(Pipelined):
         return one_f_one_b(self.settings.stages, self.settings.micro_batches)
 
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
-        """The tasks of so many groups in a row."""
+        """Task graph of consecutive groups."""
         _, times = self.stages(workload)
         return _asynchronous(self.settings, times, self.sums(workload), count)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
-        """What no order of passes and traffic beats that sums gradients with a group of time.
+        """Lower bound over orders of passes and traffic with gradients reduced one group later.
 
         What devices compute, what the NIC of every node sends, and half of what stages need of each other until their
         gradients are summed.
@@ -161,7 +161,7 @@ def _nic(settings: TriRaceOptions, device: int) -> str:
 
 
 def _between(settings: TriRaceOptions, each: StagePass, stages: int) -> str | None:
-    """The link that carries what a pass gives to another stage."""
+    """Link for a pass's output to another stage."""
     target = target_of(each, stages)
     if target is None:
         return None
@@ -174,7 +174,7 @@ def _between(settings: TriRaceOptions, each: StagePass, stages: int) -> str | No
 def _asynchronous(
     settings: TriRaceOptions, times: StageTimes, sums: list[GroupSum], count: int
 ) -> IterationGraph:
-    """The tasks of groups whose passes follow each other without a pause, group by group as they are made."""
+    """Task graph of groups whose passes follow each other without a drain."""
     group_size = settings.micro_batches
     order = one_f_one_b(settings.stages, group_size * count)
     graph = TaskGraphBuilder()

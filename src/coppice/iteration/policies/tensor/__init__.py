@@ -1,4 +1,4 @@
-"""Policies inside a layer: what overlaps with the collectives of tensor parallelism, and what is computed again when.
+"""Tensor-parallel policies: overlap of a layer's collectives with its computation, and selective recomputation.
 
 ``policy`` is what each answers, ``catalogue`` has them by name; every system is a short module with its theory.
 """

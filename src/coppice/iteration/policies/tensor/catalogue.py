@@ -1,4 +1,4 @@
-"""The policies inside layers by name, and several of them at once."""
+"""Tensor-parallel policies by name, and their composition."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ TENSOR_POLICIES: dict[str, type[TensorPolicy]] = {
 
 
 def tensor_policy_named(name: str) -> type[TensorPolicy]:
-    """The policy of a name."""
+    """Look up a tensor-parallel policy."""
     if name not in TENSOR_POLICIES:
         raise InputError(f"expected a policy inside layers ({', '.join(TENSOR_POLICIES)}), found {name!r}.")
     return TENSOR_POLICIES[name]
 
 
 def tensor_policies(names: str, *, ranks: int) -> list[TensorPolicy]:
-    """Policies with their defaults.
+    """Look up policies with their defaults.
 
     Args:
         names: Their names, joined by ``+``.
@@ -45,7 +45,7 @@ def tensor_policies(names: str, *, ranks: int) -> list[TensorPolicy]:
 
 
 def transformed(step: Step, policies: Sequence[TensorPolicy]) -> Step:
-    """Apply several policies to a step, those about exchanges before those about recomputation."""
+    """Apply several policies to a step, those on collectives before those on recomputation."""
     decided: dict[str, str] = {}
     for policy in policies:
         for question in sorted(policy.decides):

@@ -1,4 +1,4 @@
-"""Overlap tensor-parallel collectives with the products that depend on them, by decomposition.
+"""Overlap tensor-parallel collectives with dependent matrix products, by decomposition into shards.
 
 Source: Wang et al. (ASPLOS 2023); the theory is in :mod:`~coppice.iteration.policies.tensor.ring_products`.
 
@@ -22,7 +22,7 @@ from coppice.iteration.step.block import GroupExchange
 
 
 class DecompositionOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How products are cut."""
+    """Options of the decomposition."""
 
     # Half of the shards go each way around a ring whose links carry as much in both directions
     both_ways: bool = False
@@ -33,7 +33,7 @@ class DecompositionOptions(ProductOptions, frozen=True, forbid_unknown_fields=Tr
 
 
 class Decomposition(ProductPolicy):
-    """Overlap gathers and scatters with shards of their products."""
+    """Overlap all-gathers and reduce-scatters with shards of their matrix products."""
 
     name = "decomposition"
     about = "gathers and scatters hop by hop beside shards of their products (Wang et al., ASPLOS'23)"
@@ -42,14 +42,14 @@ class Decomposition(ProductPolicy):
     options: ClassVar[type[msgspec.Struct]] = DecompositionOptions
 
     def exposed(self, each: GroupExchange, product: float) -> float:
-        """What a decomposed product takes longer than the product, if that is worth it."""
+        """Time of a decomposed product beyond the product alone, if decomposition pays."""
         ring = self.decomposed(each, product)
         return each.seconds if ring is None else max(0.0, ring.seconds - product)
 
     def decomposed(
         self, each: GroupExchange, product: float, *, hop: float | None = None
     ) -> RingProduct | None:
-        """The decomposed product of an exchange, if that is worth it: what simulation and real training go by.
+        """Decomposed product of a collective, if it pays; used in simulation and in real training.
 
         Args:
             product: Seconds of the product as a whole.
@@ -62,7 +62,7 @@ class Decomposition(ProductPolicy):
         return ring if ring.pays(whole=product, collective=each.seconds, extra=extra) else None
 
     def ring(self, each: GroupExchange, product: float, *, hop: float | None = None) -> RingProduct:
-        """The decomposed product of an exchange.
+        """Decomposed product of a collective.
 
         Args:
             product: Seconds of the product as a whole.

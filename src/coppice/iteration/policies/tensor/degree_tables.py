@@ -1,4 +1,4 @@
-"""What the blocks of a transformer take with each degree of tensor parallelism, for the planner of degrees.
+"""Tables of a transformer's block times per tensor-parallel degree, for the planner of degrees.
 
 A group of N GPUs runs a micro-batch. With degree d a block lies on d of them, and N / d replicas inside the group share
 the micro-batch out: products are as large, sums carry d / N of the activations over fewer ranks, and each GPU holds
@@ -27,7 +27,7 @@ _STATES = 16  # bytes of a parameter, its gradient and the states of Adam
 def degree_problem(
     model: Transformer, layout: Layout, cluster: Cluster, degrees: Sequence[int]
 ) -> DegreeProblem:
-    """The blocks of a transformer on a tensor-parallel group, with each degree.
+    """Blocks of a transformer on a tensor-parallel group, with the times of each degree.
 
     Args:
         layout: How the job lies on the GPUs; ``tensor`` is the size of the group.
@@ -66,7 +66,7 @@ def degree_problem(
 
 
 def _halved(model: Transformer, layout: Layout, cluster: Cluster, degree: int) -> LayerBlock:
-    """A layer with half of the micro-batch that a replica inside the group has."""
+    """Layer on half of the micro-batch of a replica inside the group."""
     if degree < 1 or layout.tensor % degree:
         raise InputError(f"expected degrees that divide a group of {layout.tensor} GPUs, found {degree}.")
     sequences, left = divmod(layout.micro_batch * degree, 2 * layout.tensor)

@@ -1,4 +1,4 @@
-"""The degree of tensor parallelism of every block: an exact plan under a limit of memory.
+"""Tensor-parallel degree per block: exact optimum under a memory limit.
 
 Source: the planner of Oases (arXiv 2305.16121), there an integer program for a general solver.
 
@@ -35,7 +35,7 @@ _Label = tuple[int, int, tuple[int, ...]]  # ticks, bytes, places of degrees
 
 @dataclass(frozen=True, kw_only=True)
 class DegreePlan:
-    """What was found."""
+    """Optimal degrees."""
 
     degrees: tuple[int, ...]  # Degree of each block
     seconds: float  # Cost of a training step
@@ -44,7 +44,7 @@ class DegreePlan:
 
 @dataclass(frozen=True, kw_only=True)
 class TransformerBytes:
-    """Bytes of a block, as the released planner counts them: 12 activations and five times its parameters."""
+    """Bytes of a block as the released planner counts them: 12 activations and five times its parameters."""
 
     batch: int  # Sequences
     seq: int  # Tokens of a sequence
@@ -52,13 +52,13 @@ class TransformerBytes:
     parameter_bytes: int  # Bytes of its parameters
 
     def of(self, degree: int) -> int:
-        """Bytes of one of so many ranks."""
+        """Bytes of a block on one rank, by degree."""
         return -(-(12 * self.batch * self.seq * self.hidden + 5 * self.parameter_bytes) // degree)
 
 
 @dataclass(frozen=True, kw_only=True)
 class DegreeProblem:
-    """Blocks and degrees.
+    """Blocks and their possible degrees.
 
     Raises:
         InputError: If tables are not of blocks by degrees, or there are no blocks.
@@ -98,11 +98,11 @@ class DegreeProblem:
 
     @property
     def budget(self) -> int:
-        """Bytes that blocks may take."""
+        """Memory limit of the blocks."""
         return math.floor(self.share * self.device_bytes)
 
     def cost(self, choice: Sequence[int]) -> float:
-        """Seconds of a plan, degrees given by their places in ``degrees``."""
+        """Time of a plan, given as indices into ``degrees``."""
         costs = _Costs.of(self)
         total = costs.first(choice[0])
         for block, (own, following) in enumerate(itertools.pairwise(choice)):
@@ -110,7 +110,7 @@ class DegreeProblem:
         return costs.seconds(total + costs.last(choice[-1]))
 
     def solve(self, *, one_cut: bool = False) -> DegreePlan:
-        """The quickest plan that fits; of equal ones the one with the fewest bytes, then the first degrees.
+        """Fastest plan that fits; ties go to the fewest bytes, then to the first degrees.
 
         Args:
             one_cut: Two degrees at most: one up to some block, the other from there on.
@@ -129,7 +129,7 @@ class DegreeProblem:
         )
 
     def _chain(self) -> _Label | None:
-        """Block by block, with all that may still turn out best."""
+        """Dynamic programming block by block over Pareto-optimal partial plans."""
         costs, places = _Costs.of(self), range(len(self.degrees))
         rest = [0]
         for row in reversed(self.memory):
@@ -162,7 +162,7 @@ class DegreeProblem:
         return min(ends, default=None)
 
     def _one_cut(self) -> _Label | None:
-        """All pairs of degrees and all places of the change, by sums from both ends."""
+        """All plans with one change of degree, by prefix and suffix sums."""
         costs, places, count = _Costs.of(self), range(len(self.degrees)), len(self.forward)
         ahead = {place: [(costs.first(place), self.memory[0][place])] for place in places}
         behind = {place: [(costs.last(place), self.memory[-1][place])] for place in places}
@@ -188,7 +188,7 @@ class DegreeProblem:
 
 @dataclass(frozen=True)
 class _Costs:
-    """Costs in whole numbers: ticks, times what makes quotients of degrees whole."""
+    """Costs as integers: ticks times the least common multiple of the degrees."""
 
     degrees: Sequence[int]  # The degrees
     scale: int  # Least common multiple of them
@@ -199,7 +199,7 @@ class _Costs:
 
     @classmethod
     def of(cls, problem: DegreeProblem) -> _Costs:
-        """Of a problem."""
+        """Costs of a problem."""
 
         def ticks(table: Sequence[Sequence[float]]) -> _Table:
             return [[round(each * _TICKS) for each in row] for row in table]
@@ -220,23 +220,23 @@ class _Costs:
         )
 
     def seconds(self, cost: int) -> float:
-        """Of a cost."""
+        """Time of a cost."""
         return cost / (self.scale * _TICKS)
 
     def first(self, place: int) -> int:
-        """What only the first block pays: its first half forwards, its last sum backwards, and one of each beside."""
+        """Terms of the first block only: exposed first half and last all-reduce, overlapped halves."""
         return self.scale * (self.first_half[0][0][place] + self._own(0, place) + self.sums[0][place])
 
     def last(self, place: int) -> int:
-        """What only the last block pays."""
+        """Terms of the last block only."""
         return self.scale * (self.first_half[1][-1][place] + self.sums[-1][place])
 
     def _own(self, block: int, place: int) -> int:
-        """The second half of a block beside the sum of its first, in both passes."""
+        """Second half of a block overlapped with the all-reduce of its first, in both passes."""
         return sum(max(table[block][place], self.sums[block][place]) for table in self.second_half)
 
     def pair(self, block: int, own: int, following: int) -> int:
-        """Between a block and the next one, in both passes, and what the next one has beside its own sums."""
+        """Terms between a block and the next one, in both passes, and the overlapped halves of the next one."""
         cost = self.scale * self._own(block + 1, following)
         forward = (self.sums[block][own], self.first_half[0][block + 1][following], own, following)
         backward = (self.sums[block + 1][following], self.first_half[1][block][own], following, own)
@@ -249,7 +249,7 @@ class _Costs:
 
 
 def _undominated(labels: Iterable[_Label]) -> list[_Label]:
-    """Those that no other beats in time and bytes."""
+    """Pareto-optimal partial plans by time and bytes."""
     kept: list[_Label] = []
     for label in sorted(labels):
         if not kept or label[1] < kept[-1][1]:

@@ -1,4 +1,4 @@
-"""Overlap all-reduces with the products that they reduce, and fuse the elementwise operations behind them.
+"""Overlap all-reduces with the matrix products that they reduce, and fuse the elementwise operations after them.
 
 Source: CoCoNet (ASPLOS 2022); programs, rewrites and the tuner that finds this variant for the end of a tensor-parallel
 layer are in :mod:`coppice.iteration.policies.tensor.coconet`.
@@ -28,14 +28,14 @@ from coppice.iteration.step.block import GroupExchange, LayerBlock
 
 
 class FusedOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What is fused and overlapped."""
+    """Options of fusion and overlap."""
 
     chunks: Count = 16  # Chunks of a product and its collective
     elementwise: Share = 0.0  # Share of a pass's computation that moves into its sums
 
 
 class FusedCollectives(ProductPolicy):
-    """Overlap all-reduces and reduce-scatters chunk by chunk with their products."""
+    """Overlap all-reduces and reduce-scatters with their matrix products, chunk by chunk."""
 
     name = "coconet"
     about = "sums chunk by chunk beside their products, elementwise work inside of them (CoCoNet, ASPLOS'22)"
@@ -43,14 +43,14 @@ class FusedCollectives(ProductPolicy):
     options: ClassVar[type[msgspec.Struct]] = FusedOptions
 
     def exposed(self, each: GroupExchange, product: float) -> float:
-        """What product and collective take longer than the product."""
+        """Time of product and collective beyond the product alone."""
         if each.collective not in ("all_reduce", "reduce_scatter"):
             return each.seconds
         chunks: int = self.settings.chunks
         return max(0.0, overlapped_seconds([product, each.seconds], chunks) - product)
 
     def saved(self, block: LayerBlock, when: str) -> float:
-        """What is computed on slices instead of on all ranks alike."""
+        """Share of compute time saved by elementwise work on shards instead of on all ranks."""
         inside = tensor_exchanges(block, when)
         if not inside or not is_sum(inside):
             return 0.0

@@ -1,4 +1,4 @@
-"""Two half micro-batches whose computation hides each other's sums, and recomputation without communication.
+"""Two half micro-batches, each computing while the other is all-reduced, and recomputation without communication.
 
 Source: Li et al., "Automated Tensor Model Parallelism with Overlapped Communication for Efficient Foundation Model
 Training" (Oases, arXiv 2305.16121), and its released code.
@@ -38,7 +38,7 @@ from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
 @dataclass(frozen=True, kw_only=True)
 class HalvedBlock:
-    """A block, as one rank computes it for half of a micro-batch."""
+    """A block as one rank runs it on half of a micro-batch."""
 
     forward: float  # Seconds of its forward pass
     gradients: float = 0.0  # Seconds of its backward pass
@@ -54,7 +54,7 @@ class HalvedBlock:
 
 @dataclass(frozen=True, kw_only=True)
 class HalfPass:
-    """What is computed of half a block without a pause."""
+    """Computation of one half block without a pause."""
 
     kind: str  # `F` (forward), `R` (computed again) or `B` (gradients)
     block: int  # Number of the block
@@ -64,25 +64,25 @@ class HalfPass:
 
     @property
     def name(self) -> str:
-        """Its name in graphs and records."""
+        """Name in graphs and records."""
         return f"{self.kind}{self.first + self.block} of {self.half}"
 
 
 @dataclass(frozen=True, kw_only=True)
 class HalfSegment:
-    """What is computed between two waits for sums, and the sum that starts behind it."""
+    """Computation between two waits for all-reduces, and the all-reduce that starts after it."""
 
     passes: tuple[HalfPass, ...]  # What is computed, in this order; the last of it is summed
     seconds: float  # Time of the sum
 
     @property
     def summed(self) -> str:
-        """The name of the sum."""
+        """Name of the all-reduce."""
         return f"sum of {self.passes[-1].name}"
 
     @property
     def waited(self) -> str:
-        """The name of the wait before it."""
+        """Name of the wait before the segment."""
         return f"before {self.summed}"
 
 
@@ -112,7 +112,7 @@ class HalfBatches:
 
     @property
     def serial_seconds(self) -> float:
-        """Both passes of whole micro-batches, one thing after the other."""
+        """Time of both passes on whole micro-batches without overlap."""
         again = 0 if self.silent else 1
         return 2 * sum(
             each.forward
@@ -125,16 +125,16 @@ class HalfBatches:
 
     @property
     def forward_seconds(self) -> float:
-        """The closed form of the forward pass, which simulation equals."""
+        """Closed-form time of the forward pass, equal to the simulation."""
         return _in_a_row(self.forward_segments())
 
     @property
     def backward_seconds(self) -> float:
-        """The closed form of the backward pass, which simulation equals."""
+        """Closed-form time of the backward pass, equal to the simulation."""
         return _in_a_row(self.backward_segments())
 
     def graph(self, *, forward: bool = True, backward: bool = True) -> TaskGraph:
-        """The tasks of one rank, as all do the same at the same time; the backward pass follows the forward pass."""
+        """Task graph of one rank, forward then backward; all ranks are alike."""
         graph = TaskGraphBuilder()
         before: list[int] = []
         for segments in ([self.forward_segments()] if forward else []) + (
@@ -144,7 +144,7 @@ class HalfBatches:
         return graph.build()
 
     def forward_segments(self) -> list[HalfSegment]:
-        """What is computed between sums of the forward pass, and the sum of the last of it."""
+        """Segments of the forward pass, and its last all-reduce."""
         return [
             HalfSegment(passes=(self._passed("F", number, half, block.forward),), seconds=block.forward_sum)
             for number, block in enumerate(self.blocks)
@@ -152,7 +152,7 @@ class HalfBatches:
         ]
 
     def backward_segments(self) -> list[HalfSegment]:
-        """The same of the backward pass, the other half first."""
+        """Segments of the backward pass, the other half first."""
         segments: list[HalfSegment] = []
         for number, block in reversed(list(enumerate(self.blocks))):
             again = [self._passed("R", number, half, block.again) for half in (2, 1) if block.again]
@@ -169,7 +169,7 @@ class HalfBatches:
 
 
 def add_pass(graph: TaskGraphBuilder, segments: Sequence[HalfSegment], before: Sequence[int]) -> list[int]:
-    """Add the tasks of a pass behind others; what comes next waits for the tasks that are returned."""
+    """Append the tasks of a pass; return those that the next pass waits for."""
     compute, network = graph.stream("compute"), graph.stream("network")
     outstanding: list[int] = []
     for segment in segments:
@@ -184,7 +184,7 @@ _KINDS = {"F": "forward", "R": "recompute", "B": "backward"}
 
 
 def _in_a_row(segments: Sequence[HalfSegment]) -> float:
-    """Seconds of segments, each beside the sum of the one before."""
+    """Time of segments, each overlapped with the all-reduce of the one before."""
     total = summed = 0.0
     for segment in segments:
         total += max(summed, sum(each.seconds for each in segment.passes))

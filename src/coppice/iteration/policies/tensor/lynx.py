@@ -1,4 +1,4 @@
-"""Recomputation in the windows that exchanges leave, by what memory allows.
+"""Recompute activations during tensor-parallel collectives, within a memory limit (Lynx).
 
 Source: Lynx (arXiv 2406.08756), after its abstract and a derivation of our own; the theory is in
 :mod:`~coppice.iteration.policies.tensor.recompute_windows`, the optimum of a stage in
@@ -46,7 +46,7 @@ _NEVER = 2**40  # micro-batches in flight for which nothing can be kept
 
 
 class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Memory."""
+    """Memory limit."""
 
     # All activations of a layer that its backward pass needs of a micro-batch; 0: no more are kept
     layer_bytes: Bytes = 0.0
@@ -60,7 +60,7 @@ class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class WindowedRecompute(TensorPolicy):
-    """Recompute layers during exchanges, as far as memory and windows allow."""
+    """Recompute activations during collectives, as far as memory and communication windows allow."""
 
     name = "lynx"
     about = "what is computed again runs beside exchanges of the layer above (Lynx, arXiv 2406.08756)"
@@ -69,7 +69,7 @@ class WindowedRecompute(TensorPolicy):
     options: ClassVar[type[msgspec.Struct]] = WindowOptions
 
     def stage(self, blocks: tuple[LayerBlock, ...], in_flight: int) -> tuple[LayerBlock, ...]:
-        """Layers that compute something again, those alike together."""
+        """Layers with recomputation, equal ones grouped."""
         kinds: dict[tuple[object, ...], list[int]] = {}
         for number, block in enumerate(blocks):
             if block.recompute:
@@ -99,7 +99,7 @@ class WindowedRecompute(TensorPolicy):
         return tuple(made)
 
     def layer(self, block: LayerBlock) -> LayerWindows:
-        """The operations and windows of a layer."""
+        """Operations and communication windows of a layer."""
         size = self.settings.layer_bytes or 32.0
         backward, forward = (
             [each.seconds for each in tensor_exchanges(block, when)] for when in (BACKWARD, FORWARD)
@@ -122,7 +122,7 @@ class WindowedRecompute(TensorPolicy):
     def planned(
         self, windows: LayerWindows, *, layers: int, in_flight: int, limit_bytes: int | None
     ) -> tuple[tuple[int, ...], ...]:
-        """What each layer of a stage keeps, and where it computes the rest again, as of ``plan_stage``.
+        """Kept and recomputed operations of each layer of a stage, by ``plan_stage``.
 
         Args:
             in_flight: Micro-batches whose activations the stage holds.

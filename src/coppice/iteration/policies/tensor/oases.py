@@ -1,4 +1,4 @@
-"""Micro-batches in two halves, whose computation hides the sums of the other half.
+"""Oases: two half micro-batches, each computing while the other is all-reduced.
 
 Source: Oases (arXiv 2305.16121); the theory is in :mod:`~coppice.iteration.policies.tensor.half_batches`, the choice of
 degrees in :mod:`~coppice.iteration.policies.tensor.degrees`.
@@ -23,7 +23,7 @@ from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExch
 
 
 class HalvesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """How halves run."""
+    """Order of the halves."""
 
     silent: bool = True  # Nothing is summed again where layers are computed again
     slower: Seconds = 0.0  # By what share products of half a micro-batch take longer than half of the whole
@@ -32,7 +32,7 @@ class HalvesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
 
 
 class TwoHalves(TensorPolicy):
-    """Each half computes while the other is summed."""
+    """Compute one half micro-batch while the other is all-reduced."""
 
     name = "oases"
     about = "two half micro-batches hide each other's sums; nothing is summed again (Oases, arXiv 2305.16121)"
@@ -41,7 +41,7 @@ class TwoHalves(TensorPolicy):
     options: ClassVar[type[msgspec.Struct]] = HalvesOptions
 
     def stage(self, blocks: tuple[LayerBlock, ...], in_flight: int) -> tuple[LayerBlock, ...]:
-        """A stage, whose blocks follow each other without a pause between passes of the same one."""
+        """A stage; its blocks follow each other without a pause in a pass."""
         del in_flight
         settings = self.settings
         halves: list[_Half] = []
@@ -70,7 +70,7 @@ class TwoHalves(TensorPolicy):
         )
 
     def _halves(self, block: LayerBlock, number: int, whens: Sequence[str]) -> list[_Half]:
-        """What a block computes between sums, and these, in the order in which they run."""
+        """Computation of a block between all-reduces, and the all-reduces, in order."""
         settings = self.settings
         summed = {
             when: _sums(tensor_exchanges(block, when), settings.half_sum)
@@ -95,7 +95,7 @@ class TwoHalves(TensorPolicy):
         return found
 
     def _exposed(self, halves: Sequence[_Half]) -> list[_Half]:
-        """What the next computation leaves of each sum; the last one has none."""
+        """Exposed time of each all-reduce after the next computation; all of the last one."""
         following = [*halves[1:], None]
         return [
             replace(half, exposed=max(0.0, half.summed - (after.computed if after else 0.0)))
@@ -105,7 +105,7 @@ class TwoHalves(TensorPolicy):
     def _left(
         self, block: LayerBlock, number: int, left: dict[tuple[int, str], float]
     ) -> tuple[GroupExchange, ...]:
-        """Exchanges with what still holds up passes, in proportion to what they took."""
+        """Collectives scaled to their exposed time."""
         found = []
         for each in block.exchanges:
             if each.group != "tp" or not each.seconds:
@@ -128,7 +128,7 @@ class _Half:
 
 
 def _sums(exchanges: Sequence[GroupExchange], share: float) -> list[float]:
-    """Seconds of the sums of a half; a gather and a scatter are one."""
+    """All-reduce times of a half; an all-gather and a reduce-scatter count as one."""
     times = [each.seconds * share for each in exchanges]
     if is_sum(exchanges):
         return times
@@ -136,7 +136,7 @@ def _sums(exchanges: Sequence[GroupExchange], share: float) -> list[float]:
 
 
 def _kept(block: LayerBlock) -> float:
-    """Bytes that are kept so that nothing is summed again: what sums give, but the one that is kept anyway."""
+    """Activation bytes kept to avoid all-reduces in recomputation: their results, unless kept anyway."""
     again = tensor_exchanges(block, RECOMPUTE)
     sums = [each for each in again if each.collective != "all_gather"]
     return sum(each.size_bytes for each in sums[1:])

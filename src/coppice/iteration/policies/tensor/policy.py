@@ -22,7 +22,7 @@ Ranks = Annotated[int, msgspec.Meta(ge=2)]
 
 
 class TensorPolicy(ConfiguredPolicy):
-    """Change the times and exchanges of blocks."""
+    """Policy that changes the times and collectives of blocks."""
 
     decides: ClassVar[frozenset[str]] = frozenset({"tensor"})
 
@@ -46,14 +46,14 @@ class TensorPolicy(ConfiguredPolicy):
 
 
 class ProductOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Options of overlapping products."""
+    """Options of policies that overlap matrix products."""
 
     ranks: Ranks = 8  # Ranks of a tensor-parallel group
     products: Share = 0.8  # Share of a pass's computation that products next to its exchanges make up
 
 
 class ProductPolicy(TensorPolicy):
-    """Overlap each exchange with its matrix product.
+    """Overlap each collective with its matrix product.
 
     A pass has a product next to each gather and scatter, a sum of activations (all-reduce) is one of each; products of
     a pass are taken to be alike. The backward pass counts gradients of inputs only.
@@ -63,15 +63,15 @@ class ProductPolicy(TensorPolicy):
 
     @abstractmethod
     def exposed(self, each: GroupExchange, product: float) -> float:
-        """Exposed time of an exchange next to a product."""
+        """Exposed time of a collective next to a matrix product."""
 
     def saved(self, block: LayerBlock, when: str) -> float:
-        """Share of the compute time that the policy saves: none."""
+        """Share of compute time that the policy saves: by default none."""
         del block, when
         return 0.0
 
     def stage(self, blocks: tuple[LayerBlock, ...], in_flight: int) -> tuple[LayerBlock, ...]:
-        """Transform block by block; equal blocks stay one object."""
+        """Transform each block; equal blocks stay one object."""
         del in_flight
         made: dict[int, LayerBlock] = {}
         for block in blocks:
@@ -104,10 +104,10 @@ class ProductPolicy(TensorPolicy):
 
 
 def tensor_exchanges(block: LayerBlock, when: str) -> list[GroupExchange]:
-    """Tensor-parallel exchanges of a pass that take time."""
+    """Tensor-parallel collectives of a pass that take time."""
     return [each for each in block.exchanges if each.group == "tp" and each.when == when and each.seconds]
 
 
 def is_sum(exchanges: Sequence[GroupExchange]) -> bool:
-    """Whether all are all-reduces of activations."""
+    """Whether all are activation all-reduces."""
     return all(each.collective == "all_reduce" for each in exchanges)

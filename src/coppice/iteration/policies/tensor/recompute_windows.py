@@ -1,4 +1,4 @@
-"""Recomputation in the windows of communication: what a layer keeps, computes again early, or on demand.
+"""Recomputation in communication windows: what a layer keeps, recomputes early, or recomputes on demand.
 
 Source: Chen et al., "Optimizing Large Model Training through Overlapped Activation Recomputation" (Lynx, arXiv
 2406.08756), here after its abstract and our own derivation.
@@ -46,13 +46,13 @@ TICKS = 2**34  # of a second, as in the simulator
 
 
 def ticks(seconds: float) -> int:
-    """The whole number of ticks nearest to so many seconds."""
+    """Round seconds to whole ticks."""
     return round(seconds * TICKS)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputedOp:
-    """An operation whose output the backward pass needs."""
+    """Operation whose output the backward pass needs."""
 
     name: str  # Its name
     seconds: float  # Time to compute it again
@@ -62,7 +62,7 @@ class RecomputedOp:
 
 @dataclass(frozen=True, kw_only=True)
 class LayerWindows:
-    """A layer, of which a stage has several.
+    """A layer with its operations and communication windows; a stage has several.
 
     Raises:
         InputError: If a time is negative, windows differ in number, or an operation takes from a later one.
@@ -90,13 +90,13 @@ class LayerWindows:
 
     @property
     def base_seconds(self) -> float:
-        """Both passes with nothing computed again."""
+        """Time of both passes without recomputation."""
         return self.compute + sum(self.forward) + sum(self.backward)
 
 
 @dataclass(frozen=True, kw_only=True)
 class RecomputePlan:
-    """What was found."""
+    """Optimal choice."""
 
     # For each operation -1 (kept), the number of a window, or the number of windows (on demand)
     place: tuple[int, ...]
@@ -105,14 +105,14 @@ class RecomputePlan:
 
 
 def least_bytes(layer: LayerWindows) -> int:
-    """What a stage needs at least: all of one layer, computed on demand."""
+    """Least memory of a stage: one whole layer, recomputed on demand."""
     return sum(op.size_bytes for op in layer.ops)
 
 
 def plan_layer(
     layer: LayerWindows, *, layers: int, in_flight: int, limit_bytes: int, whole: bool = False
 ) -> RecomputePlan:
-    """The best choice that all layers of a stage share.
+    """Best choice shared by all layers of a stage.
 
     Args:
         in_flight: Micro-batches whose activations the stage holds.
@@ -170,7 +170,7 @@ class _KeepSearch:
         self.left = 0
 
     def run(self, op: int, left: int, demanded: int) -> None:
-        """Choose for an operation and those after it, with bytes left, and ticks on demand so far."""
+        """Branch on an operation and those after it, by bytes left and ticks on demand so far."""
         over = self.overflow(0)
         if self.layers * demanded + self.at_least(op, left) >= self.cost:
             return
@@ -194,7 +194,7 @@ class _KeepSearch:
         self.place.pop()
 
     def overflow(self, more: int) -> int:
-        """Ticks by which windows are exceeded, if as many more were put where there is room."""
+        """Ticks beyond the windows' capacity if more were placed where there is room."""
         total = 0
         for times, rooms in self.rooms:
             over = sum(max(0, load - room) for load, room in zip(self.loads, rooms, strict=True))
@@ -203,7 +203,7 @@ class _KeepSearch:
         return total
 
     def at_least(self, op: int, left: int) -> int:
-        """Ticks that windows and operations from this one on add in any case."""
+        """Lower bound on the ticks that windows and operations from this one on add."""
         saved = 0
         for other in self.worth:
             if other < op:
@@ -217,7 +217,7 @@ class _KeepSearch:
 
 
 def stage_graph(layer: LayerWindows, places: Sequence[Sequence[int]]) -> TaskGraph:
-    """A forward pass and the backward pass after it of a stage whose layers have these choices.
+    """Forward and backward pass of a stage whose layers have these choices.
 
     Half of a layer's computation is forward; each pass has a part of it before each window. Windows in a choice are
     those of the forward pass of the last layer first, then those of the backward passes of the layers above, from the
@@ -262,7 +262,7 @@ def stage_graph(layer: LayerWindows, places: Sequence[Sequence[int]]) -> TaskGra
 
 @dataclass(frozen=True, kw_only=True)
 class LayerSplit:
-    """What was found."""
+    """Optimal split."""
 
     layers: tuple[int, ...]  # Layers of each stage
     seconds: tuple[float, ...]  # Time of a forward and backward pass of each stage
@@ -278,7 +278,7 @@ def split_layers(
     layer_bytes: int,  # Bytes of a layer's parameters, gradients and states
     exact: bool = False,  # The best split there is, instead of moving layers while that helps
 ) -> LayerSplit:
-    """Layers of each stage of a 1F1B pipeline, every stage with the best choice of what it computes again."""
+    """Layers per stage of a 1F1B pipeline, each stage with its best recomputation."""
     if not 1 <= stages <= layers:
         raise InputError(
             f"expected 1 stage or more, and {stages} layers or more for them, found {layers} layers."
@@ -305,7 +305,7 @@ def split_layers(
 
 
 def _moved(layers: int, stages: int, seconds: Callable[[int, int], float]) -> list[int]:
-    """From an even split, a layer at a time from the slowest stage to the quickest."""
+    """Local search from an even split: move one layer at a time from the slowest stage to the fastest."""
     counts = [layers // stages + (stage >= stages - layers % stages) for stage in range(stages)]
     while True:
         times = [seconds(stage, count) for stage, count in enumerate(counts)]
@@ -322,7 +322,7 @@ def _moved(layers: int, stages: int, seconds: Callable[[int, int], float]) -> li
 
 
 def _best(layers: int, stages: int, seconds: Callable[[int, int], float]) -> list[int]:
-    """The least time in which stages hold all layers; the last stages take what is left over."""
+    """Least time in which the stages hold all layers; the last stages take the remainder."""
     most = layers - stages + 1
     times = sorted({seconds(stage, count) for stage in range(stages) for count in range(1, most + 1)})
     for bound in times:

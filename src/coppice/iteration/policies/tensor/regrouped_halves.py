@@ -1,4 +1,4 @@
-"""Half batches of blocks of several degrees: rows of one degree, and activations gathered anew between them.
+"""Half batches over blocks of several tensor-parallel degrees, with activations regrouped between them.
 
 Source: the planner of Oases (arXiv 2305.16121), whose costs are in :mod:`~coppice.iteration.policies.tensor.degrees`:
 where degrees of neighbours differ, nothing overlaps. So the last sum of a row of one degree is waited for, both halves
@@ -19,7 +19,7 @@ from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
 
 def regrouped_before(kind: str, block: int) -> str:
-    """The name of a change of degrees, in graphs and records.
+    """Name of a change of degree in graphs and records.
 
     Args:
         kind: ``F`` or ``B``: before the forward pass of a block or before its gradients.
@@ -29,7 +29,7 @@ def regrouped_before(kind: str, block: int) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class RegroupedHalves:
-    """Rows of blocks, each of one degree.
+    """Runs of blocks of one degree each.
 
     Raises:
         InputError: If there is not one change less than rows.
@@ -54,7 +54,7 @@ class RegroupedHalves:
     def of(
         cls, blocks: Sequence[HalvedBlock], degrees: Sequence[int], changes: Sequence[tuple[float, float]]
     ) -> RegroupedHalves:
-        """Blocks, each with its degree; neighbours of one degree are a row."""
+        """Blocks with their degrees; neighbours of one degree form a run."""
         if len(blocks) != len(degrees):
             raise InputError(f"expected a degree for each of {len(blocks)} blocks, found {len(degrees)}.")
         firsts = [
@@ -69,7 +69,7 @@ class RegroupedHalves:
 
     @classmethod
     def planned(cls, problem: DegreeProblem, degrees: Sequence[int]) -> RegroupedHalves:
-        """The passes of a plan, in the seconds of its planner.
+        """Passes of a plan, with its planner's times.
 
         Args:
             degrees: Degree of each block, such as :attr:`DegreePlan.degrees`.
@@ -100,17 +100,17 @@ class RegroupedHalves:
 
     @property
     def seconds(self) -> float:
-        """The closed form of a step, which simulation equals."""
+        """Closed-form time of a step, equal to the simulation."""
         rows = sum(row.forward_seconds + row.backward_seconds for row in self.rows)
         return rows + sum(sum(change) for change in self.changes)
 
     def timed(self, blocks: Sequence[HalvedBlock], changes: Sequence[tuple[float, float]]) -> RegroupedHalves:
-        """The same rows with other times."""
+        """The same runs with other times."""
         rows = [replace(row, blocks=blocks[row.first : row.first + len(row.blocks)]) for row in self.rows]
         return replace(self, rows=rows, changes=changes)
 
     def graph(self) -> TaskGraph:
-        """The tasks of one rank, as all do the same at the same time: forward, then backward."""
+        """Task graph of one rank, forward then backward; all ranks are alike."""
         graph = TaskGraphBuilder()
         network = graph.stream("network")
         before: list[int] = []

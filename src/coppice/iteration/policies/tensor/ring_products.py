@@ -1,4 +1,4 @@
-"""A product and the ring collective that feeds it or takes its result, cut into shards that pass each other.
+"""Matrix products decomposed along the ring collective that feeds them or reduces them, shard by shard.
 
 Source: Wang et al., "Overlap Communication with Dependent Computation via Decomposition in Large Deep Learning Models"
 (ASPLOS 2023), in XLA as windowed einsum, elsewhere as collective matmul.
@@ -41,7 +41,7 @@ from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
 
 def shard_sizes(rows: int, ranks: int) -> list[int]:
-    """Rows of each shard where ranks need not divide them: as many as the largest, the last ones fewer.
+    """Rows of each shard, also where the ranks do not divide them: equal ones, the last ones smaller.
 
     Examples:
         >>> shard_sizes(10, 4), shard_sizes(5, 4)
@@ -55,7 +55,7 @@ def shard_sizes(rows: int, ranks: int) -> list[int]:
 
 @dataclass(frozen=True, kw_only=True)
 class RingStep:
-    """A task of a rank, all ranks alike."""
+    """Task of a rank; all ranks are alike."""
 
     kind: str  # `product`, `hop`, `copy` of what goes, or `sum` of what came last
     step: int  # Its number among those of its kind and way
@@ -66,7 +66,7 @@ class RingStep:
 
 
 def carried_out(steps: Sequence[RingStep]) -> list[tuple[str, int]]:
-    """How a rank with one thread carries tasks out: ``start`` and ``wait`` of hops, ``run`` of all others.
+    """Execution order of a single-threaded rank: ``start`` and ``wait`` of hops, ``run`` of all other tasks.
 
     Args:
         steps: The tasks, in an order in which each comes behind those that it comes after.
@@ -102,7 +102,7 @@ def carried_out(steps: Sequence[RingStep]) -> list[tuple[str, int]]:
 
 @dataclass(frozen=True, kw_only=True)
 class RingProduct:
-    """A product and its ring, shard by shard.
+    """A matrix product decomposed along its ring.
 
     Raises:
         InputError: If a number is out of range, or copies are asked for both ways.
@@ -137,12 +137,12 @@ class RingProduct:
 
     @property
     def serial_seconds(self) -> float:
-        """Collective and product one after the other, hop by hop."""
+        """Time of collective and product without overlap, hop by hop."""
         return self.ranks * self.product + (self.ranks - 1) * self.hop
 
     @property
     def seconds(self) -> float:
-        """The closed form, which the simulation of :meth:`graph` equals."""
+        """Closed-form time, equal to the simulation of :meth:`graph`."""
         count, product, hop = self.ranks, self.product, self.hop
         if count == 1:
             return product
@@ -154,7 +154,7 @@ class RingProduct:
         return max(count * product, (count - 1) * product + hop, last)
 
     def pays(self, *, whole: float, collective: float, extra: float = 0.0) -> bool:
-        """Whether to cut: not slower than the whole product after its collective, with what cutting costs (seconds)."""
+        """Whether decomposition pays: no slower than collective then product, with its overhead in seconds."""
         return whole + collective >= self.seconds + extra
 
     def graph(
@@ -166,7 +166,7 @@ class RingProduct:
         # Seconds of the hop of each shard, where they differ; not folded
         hops: Sequence[float] | None = None,
     ) -> TaskGraph:
-        """The tasks."""
+        """Task graph."""
         for each in (products, hops):
             if each is not None and (folded or len(each) != self.ranks):
                 raise InputError(
@@ -175,7 +175,7 @@ class RingProduct:
         return self._built(1 if folded else self.ranks, products, hops).graph.build()
 
     def steps(self) -> tuple[RingStep, ...]:
-        """The tasks of a rank, all of which do the same: what :meth:`graph` simulates and real ranks carry out."""
+        """Tasks of a rank, which :meth:`graph` simulates and real ranks execute."""
         build = self._built(1, None, None)
         graph = build.graph.build()
         before = [tuple(int(each) for each in graph.predecessors(task)) for task in range(len(graph))]
@@ -203,7 +203,7 @@ class RingProduct:
 
 @dataclass
 class _Build:
-    """The graph under construction: every rank's products in order, hops on the links to its neighbours."""
+    """Graph under construction: products of each rank in order, hops on links to its neighbours."""
 
     ring: RingProduct
     graph: TaskGraphBuilder
@@ -215,27 +215,27 @@ class _Build:
     steps: list[RingStep] = field(default_factory=list)
 
     def feeds(self, before: int, task: int) -> bool:
-        """Whether a task takes what one before it gives, or only comes behind it on the same device."""
+        """Whether a task uses the result of an earlier one, rather than only following it on the device."""
         computed = ("product", "copy")
         return self.steps[task].kind not in computed or self.steps[before].kind not in computed
 
     def noted(self, rank: int, kind: str, step: int, shard: int, way: int = 0) -> None:
-        """Keep what a task is about."""
+        """Record the meaning of a task."""
         self.steps.append(RingStep(kind=kind, step=step, offset=(shard - rank) % self.ring.ranks, way=way))
 
     def at(self, rank: int) -> int:
-        """The rank that is simulated for a rank."""
+        """Simulated rank that stands for a rank."""
         return rank % self.ranks
 
     def compute(self, rank: int, name: str, kind: str, seconds: float, after: Sequence[int]) -> int:
-        """A task of a rank after all it computed before."""
+        """Computation of a rank after its previous one."""
         stream = self.graph.stream(f"compute {rank}")
         task = self.graph.add(f"{name} at {rank}", kind, stream, seconds, after=[*after, *self.last[rank]])
         self.last[rank] = [task]
         return task
 
     def product(self, rank: int, shard: int, step: int, after: Sequence[int]) -> int:
-        """The product of a shard."""
+        """Product of a shard."""
         seconds = self.products[shard % self.ring.ranks]
         alone = 0 if self.ring.scatter else self.ring.ranks - 1  # no hop goes beside this one
         if self.even and step != alone and self.ring.later is not None:
@@ -244,21 +244,21 @@ class _Build:
         return self.compute(rank, f"product {step}", "product", seconds, after)
 
     def hop(self, rank: int, shard: int, step: int, after: Sequence[int], way: str = "") -> int:
-        """A shard goes from a rank to its neighbour."""
+        """Transfer of a shard from a rank to its neighbour."""
         link = self.graph.stream(f"link of {rank}{way}")
         seconds = self.hops[shard % self.ring.ranks]
         self.noted(rank, "hop", step, shard, 1 if way == " down" else -1)
         return self.graph.add(f"hop {step} from {rank}{way}", "hop", link, seconds, after=after)
 
     def copied(self, rank: int, shard: int, step: int, after: list[int]) -> list[int]:
-        """What a hop comes after: the copy of its buffer, where there are any."""
+        """Predecessors of a hop: the copy of its buffer, if it has one."""
         if not self.ring.copy:
             return after
         self.noted(rank, "copy", step, shard)
         return [self.compute(rank, f"copy {step}", "copy", self.ring.copy, after)]
 
     def summed(self, rank: int, parts: Sequence[int]) -> None:
-        """The sum is complete."""
+        """Completion of the reduction."""
         self.noted(rank, "sum", 0, rank)
         self.graph.barrier(f"sum of {rank}", parts)
 
@@ -295,7 +295,7 @@ class _Build:
                 came = [[sent[self.at(rank + 1)]] for rank in range(self.ranks)]
 
     def gather_both_ways(self) -> None:
-        """In round j shards r + j and r - j come to rank r; an even ring ends with one."""
+        """All-gather in both directions: in round j shards r + j and r - j reach rank r."""
         count = self.ring.ranks
         up: list[list[int]] = [[] for _ in range(self.ranks)]
         down: list[list[int]] = [[] for _ in range(self.ranks)]
@@ -317,7 +317,7 @@ class _Build:
                     self.product(rank, rank - step, step, down[rank])
 
     def scatter_both_ways(self) -> None:
-        """The same backwards: parts of the farthest ranks first, a rank's own last."""
+        """Reduce-scatter in both directions: parts of the farthest ranks first, a rank's own last."""
         count = self.ring.ranks
         up: list[list[int]] = [[] for _ in range(self.ranks)]
         down: list[list[int]] = [[] for _ in range(self.ranks)]

@@ -1,4 +1,4 @@
-"""What every layer of a stage keeps, computes again early or on demand: one program for the whole stage.
+"""Kept, early and on-demand recomputation of every layer of a stage: one integer program per stage.
 
 Source: the optimum of Lynx (arXiv 2406.08756), there too a mixed-integer program.
 
@@ -26,7 +26,7 @@ _Places = tuple[tuple[int, ...], ...]
 
 @dataclass(frozen=True, kw_only=True)
 class StagePlan:
-    """What was found."""
+    """Optimal plan of a stage."""
 
     # For each layer and operation -1 (kept), the number of a window, or a larger one (on demand)
     places: _Places
@@ -36,7 +36,7 @@ class StagePlan:
 
 
 def shared_places(layer: LayerWindows, place: Sequence[int], layers: int) -> _Places:
-    """The choice of :func:`~coppice.iteration.policies.tensor.recompute_windows.plan_layer`, layer by layer."""
+    """Choice of :func:`~coppice.iteration.policies.tensor.recompute_windows.plan_layer`, for every layer."""
     own = len(layer.backward)
     return tuple(
         tuple(at if at == KEPT else own * (layers - 1 - number) + at for at in place)
@@ -45,12 +45,12 @@ def shared_places(layer: LayerWindows, place: Sequence[int], layers: int) -> _Pl
 
 
 def stage_added_seconds(layer: LayerWindows, places: Sequence[Sequence[int]]) -> float:
-    """What a choice adds to a forward and backward pass of a stage."""
+    """Time that a choice adds to a stage's forward and backward pass."""
     return sum(layers_added(layer, places)) / TICKS
 
 
 def layers_added(layer: LayerWindows, places: Sequence[Sequence[int]]) -> list[int]:
-    """Ticks that a choice adds for each layer; by what a window is exceeded is for the last layer that uses it."""
+    """Ticks that a choice adds to each layer; excess of a window counts for the last layer that uses it."""
     rooms = _rooms(layer, len(places))
     loads, users = [0] * len(rooms), [0] * len(rooms)
     added = [0] * len(places)
@@ -67,7 +67,7 @@ def layers_added(layer: LayerWindows, places: Sequence[Sequence[int]]) -> list[i
 
 
 def stage_bytes(layer: LayerWindows, places: Sequence[Sequence[int]], in_flight: int) -> int:
-    """Activations of a stage at their peak, with so many micro-batches in flight."""
+    """Peak activation bytes of a stage by micro-batches in flight."""
     held = sum(
         op.size_bytes for place in places for op, at in zip(layer.ops, place, strict=True) if at == KEPT
     )
@@ -92,7 +92,7 @@ def plan_stage(
     limit_bytes: int,
     limits: SearchLimits | None = None,  # When to stop the search; None: with the proof
 ) -> StagePlan:
-    """The best choice for every layer of a stage.
+    """Best choice for every layer of a stage.
 
     Examples:
         >>> from coppice.iteration.policies.tensor.recompute_windows import RecomputedOp
@@ -126,7 +126,7 @@ def plan_stage(
 
 
 class _Model:
-    """The program, and what its columns say."""
+    """Integer program with the meaning of its columns."""
 
     def __init__(self, layer: LayerWindows, layers: int, in_flight: int, room: int) -> None:
         self.layer, self.layers = layer, layers
@@ -148,7 +148,7 @@ class _Model:
         self._memory(in_flight, room)
 
     def columns(self, places: _Places) -> dict[int, float]:
-        """The values of the columns of a choice; what exceeds windows follows from them."""
+        """Column values of a choice; the excess of windows follows from them."""
         return {
             column: float(places[number][which] == at)
             for (number, which), columns in self.chosen.items()
@@ -156,7 +156,7 @@ class _Model:
         }
 
     def read(self, values: Sequence[float]) -> _Places:
-        """The choice."""
+        """Choice from column values."""
         return tuple(
             tuple(
                 max(self.chosen[number, which], key=lambda at: values[self.chosen[number, which][at]])
@@ -166,7 +166,7 @@ class _Model:
         )
 
     def _windows(self, unit: float) -> None:
-        """What is in a window beyond its length costs."""
+        """Add the cost of exceeding windows."""
         for window, room in enumerate(_rooms(self.layer, self.layers)):
             terms = {
                 columns[window]: self.layer.ops[which].seconds / unit
@@ -178,7 +178,7 @@ class _Model:
                 self.program.row(terms, most=room / TICKS / unit)
 
     def _order(self) -> None:
-        """By every window, what is taken from is there if what takes it was computed again."""
+        """Require inputs before recomputation: by every window, what an operation uses is kept or recomputed."""
         for (number, which), columns in self.chosen.items():
             for before in self.layer.ops[which].after:
                 other = self.chosen[number, before]
@@ -188,7 +188,7 @@ class _Model:
                     self.program.row(terms, least=0.0)
 
     def _memory(self, in_flight: int, room: int) -> None:
-        """When the backward pass of each layer runs."""
+        """Limit memory during the backward pass of each layer."""
         unit = math.gcd(*(op.size_bytes for op in self.layer.ops)) or 1
         for number in range(self.layers):
             terms: dict[int, float] = {}
@@ -204,15 +204,15 @@ class _Model:
 
 
 def _rooms(layer: LayerWindows, layers: int) -> list[int]:
-    """Ticks of all windows, in order; those of the first layer's backward pass serve nothing."""
+    """Capacity of all windows in ticks, in order; those of the first layer's backward pass are useless."""
     return [ticks(each) for each in (*layer.forward, *layer.backward * (layers - 1))]
 
 
 def _windows_before(layer: LayerWindows, number: int, layers: int) -> int:
-    """Windows before the backward pass of a layer."""
+    """Number of windows before the backward pass of a layer."""
     return len(layer.backward) * (layers - number)
 
 
 def _windows_until(layer: LayerWindows, number: int, below: int, layers: int) -> int:
-    """Windows until the end of the backward pass of a layer, of those before the backward pass of one below."""
+    """Number of windows up to the end of a layer's backward pass, before that of a lower layer."""
     return min(_windows_before(layer, number - 1, layers), _windows_before(layer, below, layers))

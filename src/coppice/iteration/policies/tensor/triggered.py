@@ -1,4 +1,4 @@
-"""Products whose stores trigger the communication, by tracking hardware, compared with software overlap.
+"""Matrix products whose stores trigger communication by tracking hardware (T3), compared with software overlap.
 
 Source: Pati et al., "T3: Transparent Tracking & Triggering for Fine-grained Overlap of Compute & Collectives" (ASPLOS
 2024), a proposal that was evaluated in a simulator of GPUs; no GPU has it.
@@ -37,7 +37,7 @@ from coppice.iteration.step.block import GroupExchange
 
 @dataclass(frozen=True, kw_only=True)
 class TriggeredProduct:
-    """A product and the reduce-scatter of its result, on N ranks.
+    """A matrix product and the reduce-scatter of its result on N ranks.
 
     Raises:
         InputError: If a number is out of range.
@@ -64,12 +64,12 @@ class TriggeredProduct:
 
     @property
     def sequential_seconds(self) -> float:
-        """The product, then the collective."""
+        """Time without overlap."""
         return self.arbitrated.serial_seconds
 
     @property
     def split(self) -> RingProduct:
-        """Both side by side, compute units shared out among them."""
+        """Concurrent execution with compute units divided between both."""
         product = self.product / (1 - self.units)
         return RingProduct(
             ranks=self.ranks, product=product, hop=self.hop * max(1.0, self.needed / self.units), scatter=True
@@ -77,18 +77,18 @@ class TriggeredProduct:
 
     @property
     def tracked(self) -> RingProduct:
-        """T3."""
+        """Time under T3."""
         later = self.product * (1 + self.contention)
         return RingProduct(ranks=self.ranks, product=self.product, hop=self.hop, scatter=True, later=later)
 
     @property
     def arbitrated(self) -> RingProduct:
-        """T3-MCA: without contention."""
+        """Time under T3-MCA: without contention."""
         return RingProduct(ranks=self.ranks, product=self.product, hop=self.hop, scatter=True)
 
     @property
     def ideal_seconds(self) -> float:
-        """The longer of product and collective."""
+        """Maximum of product and collective."""
         return max(self.ranks * self.product, (self.ranks - 1) * self.hop)
 
 
@@ -96,7 +96,7 @@ _Part = Annotated[float, msgspec.Meta(gt=0, lt=1)]
 
 
 class TriggeredOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """What overlaps products with their scatters."""
+    """Overlap of products with their reduce-scatters."""
 
     # `t3` with contention for memory, `t3-mca` without, `split` by sharing out compute units in software
     mode: Literal["t3", "t3-mca", "split"] = "t3"
@@ -106,7 +106,7 @@ class TriggeredOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, 
 
 
 class Triggered(ProductPolicy):
-    """Scatters, also those of sums, started by the stores of their products; gathers stay where they are."""
+    """Reduce-scatters, also those of all-reduces, triggered by their products' stores; all-gathers are unchanged."""
 
     name = "t3"
     about = "stores of a product start its scatter, by trackers in hardware (T3, ASPLOS'24)"
@@ -114,7 +114,7 @@ class Triggered(ProductPolicy):
     options: ClassVar[type[msgspec.Struct]] = TriggeredOptions
 
     def exposed(self, each: GroupExchange, product: float) -> float:
-        """What product and scatter take longer than the product, and the gather of a sum."""
+        """Time of product and reduce-scatter beyond the product, and the all-gather of an all-reduce."""
         if each.collective not in ("all_reduce", "reduce_scatter"):
             return each.seconds
         settings: TriggeredOptions = self.settings

@@ -1,1 +1,1 @@
-"""Policies of the whole iteration: collectives cut, routed and ordered together with the computation around them."""
+"""Whole-step policies: partition, route and order collectives together with the computation around them."""

@@ -1,4 +1,4 @@
-"""The policies of the whole iteration by name."""
+"""Whole-step policies by name."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ WHOLE_POLICIES: dict[str, type[WholePolicy]] = {each.name: each for each in (Lin
 
 
 def whole_policy_named(name: str) -> type[WholePolicy]:
-    """The policy of a name."""
+    """Look up a whole-step policy."""
     if name not in WHOLE_POLICIES:
         raise InputError(
             f"expected a policy of the whole iteration ({', '.join(WHOLE_POLICIES)}), found {name!r}."

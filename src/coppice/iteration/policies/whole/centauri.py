@@ -33,7 +33,7 @@ _SWEEPS = 4
 
 
 class _TierSearch:
-    """A search along some axes, up to some tier."""
+    """Greedy search along some axes, up to some tier."""
 
     def __init__(
         self, graph: OperationGraph, *, axes: frozenset[str], pieces: tuple[int, ...], budget: int
@@ -46,12 +46,12 @@ class _TierSearch:
         }
 
     def _allowed(self, operation: GraphOperation, choice: MotifChoice) -> bool:
-        """A choice is along the axes."""
+        """Whether a choice lies along the axes."""
         label = operation.labels[choice.way] if choice.way < len(operation.labels) else ""
         return AXES_OF_LABEL.get(label, frozenset()) <= self.axes
 
     def descend(self, graph: OperationGraph, plan: MotifPlan, *, order: bool) -> MotifPlan:
-        """The plan with one decision after the other changed while the graph takes less time."""
+        """Coordinate descent: change one decision after the other while the step gets faster."""
         known: dict[object, float] = {}
 
         def seconds(plan: MotifPlan) -> float:
@@ -80,7 +80,7 @@ class _TierSearch:
         return plan
 
     def tiers(self, most: int) -> MotifPlan:
-        """What the tiers find, one after the other."""
+        """Plans of the tiers, one after the other."""
         plan = MotifPlan()
         for label, order in (("group", False), ("layer", True))[:most]:
             parts: dict[str, list[int]] = {}
@@ -106,7 +106,7 @@ def tiered_plan(
     most_pieces: int = 16,  # Pieces of an operation at most, a power of two
     budget: int = 2000,  # Plans that are simulated at most in each part; where there are no more, all are
 ) -> MotifPlan:
-    """The plan that the tiers find along some axes, never worse than the plain one."""
+    """Search a plan tier by tier along some axes; never worse than the plain one."""
     wanted = frozenset(axes)
     pieces = tuple(2**k for k in range(most_pieces.bit_length()))
     space = PlanSpace(graph, pieces=pieces)
@@ -124,7 +124,7 @@ def tiered_plan(
 
 
 def _choosing(decision: str, choice: MotifChoice) -> Callable[[MotifPlan], MotifPlan]:
-    """The change that settles a decision."""
+    """Change of one decision."""
 
     def change(plan: MotifPlan) -> MotifPlan:
         choices = {name: kept for name, kept in plan.choices.items() if name != decision}
@@ -136,7 +136,7 @@ def _choosing(decision: str, choice: MotifChoice) -> Callable[[MotifPlan], Motif
 
 
 def _urgent(decisions: list[str], decision: str) -> Callable[[MotifPlan], MotifPlan]:
-    """The change that lets a decision go before all others."""
+    """Change that gives a decision the highest priority."""
 
     def change(plan: MotifPlan) -> MotifPlan:
         ranks = {name: plan.ranks.get(name, number) for number, name in enumerate(decisions)}
@@ -148,12 +148,12 @@ def _urgent(decisions: list[str], decision: str) -> Callable[[MotifPlan], MotifP
 
 
 def _merged(ranks: Mapping[str, int], order: list[str]) -> dict[str, int]:
-    """Ranks in an order, for those that it does not have as they were."""
+    """Ranks in an order; those that it lacks keep theirs."""
     return dict(ranks) | {name: number for number, name in enumerate(order)}
 
 
 def _by_path(graph: OperationGraph) -> Callable[[MotifPlan], MotifPlan]:
-    """The change that orders decisions by the longest path of what comes after them."""
+    """Change that orders decisions by their longest path to the end."""
 
     def change(plan: MotifPlan) -> MotifPlan:
         tail = path_tails(graph)
@@ -168,7 +168,7 @@ def _by_path(graph: OperationGraph) -> Callable[[MotifPlan], MotifPlan]:
 
 
 def path_tails(graph: OperationGraph) -> list[float]:
-    """For each operation the time of the longest path from its start on, if nothing waits for a channel."""
+    """Longest path from each operation's start to the end, without contention for channels."""
     tasks = graph.task_graph()
     _, tail = _core.path_lengths(tasks.seconds, tasks.after_start, tasks.after)
     if not len(tail):
@@ -181,7 +181,7 @@ def path_tails(graph: OperationGraph) -> list[float]:
 
 
 def _part(graph: OperationGraph, numbers: list[int]) -> OperationGraph:
-    """The graph of some operations, without what they wait for outside."""
+    """Subgraph of some operations, without predecessors outside."""
     place = {number: at for at, number in enumerate(numbers)}
     return OperationGraph(
         operations=tuple(
@@ -196,7 +196,7 @@ def _part(graph: OperationGraph, numbers: list[int]) -> OperationGraph:
 
 
 class CentauriOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A search."""
+    """Options of the search."""
 
     # How many of the tiers decide: 1: operations; 2: and layers; 3: and the whole step
     tiers: Annotated[int, msgspec.Meta(ge=1, le=3)] = 3
@@ -205,7 +205,7 @@ class CentauriOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, k
 
 
 class Centauri(WholePolicy):
-    """The plan that the tiers find."""
+    """Partition and schedule collectives in tiers."""
 
     name = "centauri"
     about = "collectives partitioned on three axes, three tiers (Centauri, ASPLOS'24)"
@@ -215,7 +215,7 @@ class Centauri(WholePolicy):
     options: ClassVar[type[msgspec.Struct]] = CentauriOptions
 
     def plan(self, graph: OperationGraph) -> MotifPlan:
-        """The best plan of the tiers, never worse than the plain one."""
+        """Best plan of the tiers, never worse than the plain one."""
         settings = self.settings
         return tiered_plan(
             graph, tiers=settings.tiers, most_pieces=settings.most_pieces, budget=settings.budget

@@ -1,4 +1,4 @@
-"""Lina, training: all-to-all before all-reduce, pipelined with the experts.
+"""Lina in training: all-to-all before all-reduce, pipelined with the experts.
 
 Source: Li et al., "Accelerating Distributed MoE Training and Inference with Lina" (USENIX ATC 2023).
 
@@ -32,7 +32,7 @@ _TOKEN_PIECES = (1, 2, 4, 8)
 
 
 class LinaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """Sizes of pieces."""
+    """Chunk sizes."""
 
     micro_bytes: Annotated[float, msgspec.Meta(gt=0)] = 30e6  # Sums of gradients are cut in as many bytes
     # Pieces of exchanges; 0: of 1, 2, 4 and 8 those with which the step takes least
@@ -40,7 +40,7 @@ class LinaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_on
 
 
 class Lina(WholePolicy):
-    """Exchanges of tokens first."""
+    """Prioritise the all-to-alls of tokens."""
 
     name = "lina"
     about = "exchanges of tokens before sums, piece by piece with experts (Lina, ATC'23)"
@@ -49,7 +49,7 @@ class Lina(WholePolicy):
     options: ClassVar[type[msgspec.Struct]] = LinaOptions
 
     def plan(self, graph: OperationGraph) -> MotifPlan:
-        """Exchanges before sums, sums in micro-operations, and exchanges in pieces with their experts."""
+        """All-to-alls before all-reduces, all-reduces in micro-operations, all-to-alls in chunks with their experts."""
         choices: dict[str, MotifChoice] = {}
         ranks: dict[str, int] = {}
         exchanges = []
@@ -76,7 +76,7 @@ class Lina(WholePolicy):
 
 
 def remote_share(experts: int, of_device: int) -> float:
-    """Share of tokens that leave a device which has some of the experts, tokens being spread evenly.
+    """Share of tokens that leave a device which holds some of the experts, under uniform routing.
 
     Examples:
         >>> remote_share(8, 1), remote_share(8, 4), remote_share(8, 8)
@@ -93,7 +93,7 @@ def packed_experts(
     # Says whether so many fit in the memory of a device; if not given, all do
     fits: Callable[[int], bool] | None = None,
 ) -> int:
-    """Experts that each device gets.
+    """Number of experts packed on each device.
 
     Doubled while the experts of a device take less time for a piece than its exchange, until all are on every device or
     memory is full.

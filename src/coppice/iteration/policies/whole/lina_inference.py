@@ -1,4 +1,4 @@
-"""Lina, inference: popular experts get more devices, by what tokens did in the layers before.
+"""Lina in inference: replicate popular experts, predicted by the experts of earlier layers.
 
 Source: Li et al., "Accelerating Distributed MoE Training and Inference with Lina" (USENIX ATC 2023).
 
@@ -24,7 +24,7 @@ _ROUNDS = 20
 
 @dataclass
 class PathPopularity:
-    """What experts follow which paths.
+    """Statistics of the next expert by path of earlier experts.
 
     Examples:
         >>> table = PathPopularity(experts=2, length=1)
@@ -38,13 +38,13 @@ class PathPopularity:
     _followed: dict[tuple[int, ...], Counter[int]] = field(default_factory=lambda: defaultdict(Counter))
 
     def observe(self, taken: Sequence[int]) -> None:
-        """Learn from the experts that a token took, layer by layer."""
+        """Learn from a token's experts, layer by layer."""
         for layer in range(1, len(taken)):
             for length in range(min(self.length, layer) + 1):
                 self._followed[tuple(taken[layer - length : layer])][taken[layer]] += 1
 
     def estimate(self, paths: Iterable[Sequence[int]]) -> list[Fraction]:
-        """Tokens that each expert of the next layer will get, expected; one path a token.
+        """Expected tokens of each expert of the next layer, one path per token.
 
         A path that has not been seen counts as its end that has, and one without any as spread evenly.
         """
@@ -64,21 +64,21 @@ class PathPopularity:
 
 @dataclass(frozen=True, kw_only=True)
 class ExpertPlacement:
-    """Where experts are."""
+    """Assignment of experts to devices."""
 
     replicas: tuple[int, ...]  # Replicas of each expert, which share its tokens evenly
     devices: tuple[tuple[int, ...], ...]  # For each device its experts, one for each replica
     popularity: tuple[Fraction, ...]  # What it was made for
 
     def loads(self, popularity: Sequence[Fraction | int | float]) -> list[Fraction]:
-        """What each device has to do under some popularity, in units of what experts get."""
+        """Load of each device under a popularity."""
         return [
             sum((Fraction(popularity[each]) / self.replicas[each] for each in own), Fraction(0))
             for own in self.devices
         ]
 
     def imbalance(self, popularity: Sequence[Fraction | int | float]) -> Fraction:
-        """Load of the busiest device over the mean; 1 without any."""
+        """Load of the busiest device over the mean; 1 without load."""
         loads = self.loads(popularity)
         total = sum(loads, Fraction(0))
         return max(loads) * len(loads) / total if total else Fraction(1)
@@ -137,7 +137,7 @@ def place_experts(popularity: Sequence[Fraction | int | float], devices: int) ->
 def second_phase(
     placement: ExpertPlacement, popularity: Sequence[Fraction | int | float], *, most: int
 ) -> ExpertPlacement:
-    """Second phase: the placement, or a new one where the most popular experts are others than estimated.
+    """Second phase: keep the placement, or replace it where the most popular experts differ from the estimate.
 
     Args:
         most: How many of the most popular experts must be the same ones.
@@ -159,7 +159,7 @@ def _popular(popularity: Sequence[Fraction | int | float], most: int) -> frozens
 
 
 def _largest_remainders(shares: Sequence[Fraction], total: int) -> list[int]:
-    """Whole numbers of a sum, close to shares of the same sum."""
+    """Round shares to integers with the same sum."""
     found = [int(each) for each in shares]
     order = sorted(range(len(shares)), key=lambda number: (found[number] - shares[number], number))
     for number in order[: total - sum(found)]:
@@ -170,7 +170,7 @@ def _largest_remainders(shares: Sequence[Fraction], total: int) -> list[int]:
 def _first_fit(
     items: Sequence[tuple[Fraction, int]], devices: int, size: Fraction
 ) -> list[list[tuple[Fraction, int]]] | None:
-    """Items on the first device with room each; None: they do not fit."""
+    """First-fit packing of items on devices; None where they do not fit."""
     own: list[list[tuple[Fraction, int]]] = [[] for _ in range(devices)]
     room = [size] * devices
     for load, expert in items:

@@ -1,4 +1,4 @@
-"""What operations of a step are made of, and what a plan settles: channels, motifs, ways, choices."""
+"""Operations of a step, their decompositions into collective phases on channels, and plans that choose among them."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import NamedTuple
 
 @dataclass(frozen=True, kw_only=True)
 class Channel:
-    """What does one thing at a time: the compute stream of a device, the links of a node, its NIC."""
+    """Resource that serves one phase at a time: a device's compute stream, a node's links, its NIC."""
 
     units_per_second: float = 1.0  # Bytes, or seconds of computation, that it does in a second
     start_seconds: float = 0.0  # Time that a motif takes to start
@@ -20,7 +20,7 @@ class Channel:
 
 @dataclass(frozen=True, kw_only=True)
 class Motif:
-    """A part of an operation that one channel does."""
+    """Phase of an operation, executed by one channel."""
 
     kind: str  # What it is, such as `reduce_scatter`
     amount: float  # Bytes, or seconds of computation
@@ -30,7 +30,7 @@ class Motif:
 
 @dataclass(frozen=True, kw_only=True)
 class GraphOperation:
-    """Something to do."""
+    """Operation of a step."""
 
     name: str  # Its name
     # The ways in which it can be done, of which the first is the plain one
@@ -47,12 +47,12 @@ class GraphOperation:
 
     @property
     def bytes(self) -> float:
-        """Bytes that rules about sizes look at."""
+        """Size of the operation for rules about sizes."""
         return sum(motif.amount for motif in self.ways[0]) if self.size_bytes is None else self.size_bytes
 
 
 class MotifChoice(NamedTuple):
-    """What a plan settles for a decision."""
+    """Choice of a plan for one decision."""
 
     pieces: int = 1
     """Pieces of equal size."""
@@ -64,7 +64,7 @@ class MotifChoice(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True)
 class MotifPlan:
-    """How a step is done."""
+    """Plan of a step."""
 
     # For each decision what is settled; missing: in one piece, the plain way, the first channels
     choices: Mapping[str, MotifChoice] = field(default_factory=dict)
@@ -72,5 +72,5 @@ class MotifPlan:
     ranks: Mapping[str, int] = field(default_factory=dict)
 
     def key(self) -> tuple[tuple[tuple[str, MotifChoice], ...], tuple[tuple[str, int], ...]]:
-        """The plan as a value that can be compared and looked up."""
+        """Hashable value of the plan."""
         return tuple(sorted(self.choices.items())), tuple(sorted(self.ranks.items()))

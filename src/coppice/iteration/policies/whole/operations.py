@@ -1,4 +1,4 @@
-"""Computation and collectives of a step before it is settled how each is cut, routed and ordered.
+"""Operation graph of a step before partition, routes and order of collectives are decided.
 
 An operation runs in one of several *ways*. A way is a row of motifs, as SYNDICATE (NSDI 2023) calls the parts of a
 collective: a reduce-scatter and an all-gather, a stage inside nodes and one between them. A motif runs on one of
@@ -32,7 +32,7 @@ from coppice.rows import first_rows, offsets, ranges
 
 
 class OperationColumns:
-    """Operations and channels as columns; ways that operations share are written down once.
+    """Operations and channels as columns; shared decompositions are stored once.
 
     Args:
         operations: In the order in which they are submitted.
@@ -70,7 +70,7 @@ class OperationColumns:
         self.links = tuple(links)
 
     def _options(self, channels: Mapping[str, Channel]) -> dict[str, NDArray[Any]]:
-        """Ways, their motifs, and the channels of these."""
+        """Columns of decompositions, their phases, and the channels of these."""
         self.streams = tuple(name for name, each in channels.items() if not each.parallel)
         number = {name: stream for stream, name in enumerate(self.streams)}
         place = {name: at for at, name in enumerate(channels)}
@@ -100,7 +100,7 @@ class OperationColumns:
         }
 
     def task_graph(self, plan: MotifPlan) -> TaskGraph:
-        """The tasks under a plan."""
+        """Task graph under a plan."""
         settled = self._settled(plan)
         operation, piece, option, stream, seconds, priority, after_start, after = _core.operation_tasks(
             **self.columns, **settled, width=self.width
@@ -133,7 +133,7 @@ class OperationColumns:
         )
 
     def _settled(self, plan: MotifPlan) -> dict[str, NDArray[Any]]:
-        """What a plan settles for each decision."""
+        """Columns of a plan's choices."""
         number = len(self.decisions)
         pieces, way = np.ones(number, dtype=np.int32), np.zeros(number, dtype=np.int32)
         ranked, rank = np.zeros(number, dtype=np.uint8), np.zeros(number, dtype=np.int64)
@@ -156,7 +156,7 @@ class OperationColumns:
 
 
 class _TaskNames(Sequence[str]):
-    """Names of tasks, made when they are asked for."""
+    """Names of tasks, made on demand."""
 
     def __init__(
         self,
@@ -201,7 +201,7 @@ def _column(values: Iterable[float], kind: type) -> NDArray[Any]:
 
 @dataclass(frozen=True, kw_only=True)
 class OperationGraph:
-    """Operations that wait for each other, and the channels that do them.
+    """Dependent operations, and the channels that execute them.
 
     Raises:
         InputError: If an operation has no way, comes after one that there is not, or needs a channel that there is not,
@@ -254,7 +254,7 @@ class OperationGraph:
                         )
 
     def decisions(self) -> Mapping[str, GraphOperation]:
-        """What is to be decided, with the first operation that has most ways."""
+        """Decisions, with the first operation that has the most decompositions."""
         return self._decisions
 
     @cached_property
@@ -268,7 +268,7 @@ class OperationGraph:
         return found
 
     def motifs(self, operation: GraphOperation, plan: MotifPlan) -> Iterator[tuple[Motif, str]]:
-        """The motifs of an operation under a plan, with their channels."""
+        """Phases of an operation under a plan, with their channels."""
         choice = plan.choices.get(operation.decision, _PLAIN) if operation.decision else _PLAIN
         way = operation.ways[choice.way if choice.way < len(operation.ways) else 0]
         for number, motif in enumerate(way):
@@ -276,11 +276,11 @@ class OperationGraph:
             yield motif, motif.channels[chosen if chosen < len(motif.channels) else 0]
 
     def task_graph(self, plan: MotifPlan | None = None) -> TaskGraph:
-        """The tasks under a plan; those of operation i in order of pieces and motifs, operations in order."""
+        """Task graph under a plan, ordered by operation, chunk and phase."""
         return self._columns.task_graph(plan or MotifPlan())
 
     def seconds(self, plan: MotifPlan | None = None) -> float:
-        """Time from the start of the first operation to the end of the last one under a plan."""
+        """Makespan under a plan."""
         wanted = plan or MotifPlan()
         key = wanted.key()
         if key not in self._known:
@@ -288,7 +288,7 @@ class OperationGraph:
         return self._known[key]
 
     def lower_bound_seconds(self) -> float:
-        """What no plan beats: what a channel must do in any case, and operations that wait for each other.
+        """Lower bound over all plans: the least load of a channel, and the critical path.
 
         Operations of a group may run side by side, as their pieces may be small; others wait for the whole.
         """
@@ -300,7 +300,7 @@ class OperationGraph:
 
     @cached_property
     def _known(self) -> dict[object, float]:
-        """Times of the plans that were simulated, by their keys."""
+        """Times of simulated plans, by key."""
         return {}
 
     @cached_property
@@ -331,7 +331,7 @@ class OperationGraph:
         return max(*busy.values(), *end, 0.0)
 
     def _forced(self, ways: tuple[tuple[Motif, ...], ...]) -> dict[str, float]:
-        """Time that an operation takes of each channel whatever a plan says."""
+        """Least time of an operation on each channel over all plans."""
         found: dict[str, float] = {}
         for number, way in enumerate(ways):
             own: dict[str, float] = {}
@@ -347,14 +347,14 @@ class OperationGraph:
         return found
 
     def _least(self, motif: Motif) -> float:
-        """Time that a motif takes at least."""
+        """Least time of a phase."""
         each = [self.channels[name] for name in motif.channels]
         return min(
             motif.starts * channel.start_seconds + motif.amount / channel.units_per_second for channel in each
         )
 
     def _in_order(self) -> list[int]:
-        """Operations, each after those that it comes after; those that wait in a circle are left out."""
+        """Operations in topological order, without those in cycles."""
         waits = [len(each.after) for each in self.operations]
         then: list[list[int]] = [[] for _ in waits]
         for number, each in enumerate(self.operations):
@@ -377,7 +377,7 @@ MOVES = ("pieces", "way", "channel", "order")
 
 
 class PlanSpace:
-    """The plans of a graph of operations that settle some things.
+    """Plans of an operation graph that vary some decisions.
 
     Examples:
         >>> from coppice.iteration.policies.whole.operations import Channel, Motif
@@ -398,7 +398,7 @@ class PlanSpace:
         self._decisions = graph.decisions()
 
     def choices(self, operation: GraphOperation) -> list[MotifChoice]:
-        """All that can be settled of an operation, the plain choice first."""
+        """All choices for an operation, the plain one first."""
         ways = range(len(operation.ways) if "way" in self.moves else 1)
         found = []
         for way, pieces in itertools.product(ways, self.pieces):
@@ -412,12 +412,12 @@ class PlanSpace:
         return sorted(found, key=lambda each: each != MotifChoice())
 
     def count(self) -> int:
-        """How many plans there are."""
+        """Number of plans."""
         each = math.prod(len(self.choices(operation)) for operation in self._decisions.values())
         return each * (math.factorial(len(self._decisions)) if "order" in self.moves else 1)
 
     def plans(self) -> Iterator[MotifPlan]:
-        """All of them, the plain one first."""
+        """All plans, the plain one first."""
         names = list(self._decisions)
         orders: Iterator[tuple[str, ...]] = itertools.permutations(names)
         rows = [self.choices(operation) for operation in self._decisions.values()]
@@ -430,7 +430,7 @@ class PlanSpace:
                 yield MotifPlan(choices=choices, ranks=ranks)
 
     def best(self) -> tuple[MotifPlan, float]:
-        """The first of those that take least, and its time."""
+        """Fastest plan, and its time; ties go to the first."""
         found, least = MotifPlan(), math.inf
         for plan in self.plans():
             seconds = self.graph.seconds(plan)

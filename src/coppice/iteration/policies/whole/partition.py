@@ -1,4 +1,4 @@
-"""Three ways to partition a collective: by primitives, by groups of ranks, by the work around it.
+"""Three ways to partition a collective: by primitives, by groups of ranks, by the surrounding computation.
 
 Source: Chen et al., "Centauri: Enabling Efficient Scheduling for Communication-Computation Overlap in Large Model
 Training via Communication Partitioning" (ASPLOS 2024), after its abstract; the times below are derived.
@@ -39,7 +39,7 @@ AXES_OF_LABEL: Mapping[str, frozenset[str]] = MappingProxyType(
 
 @checked
 def pieces_seconds(compute: float, communicate: float, start: float, pieces: int) -> float:
-    """Time of computation and the communication of what it gives, both cut in pieces that follow each other.
+    """Time of computation and its communication, both pipelined in chunks.
 
     Args:
         communicate: Seconds of communication, without what pieces cost.
@@ -55,7 +55,7 @@ def pieces_seconds(compute: float, communicate: float, start: float, pieces: int
 
 @checked
 def best_pieces(compute: float, communicate: float, start: float, *, most: int = 1024) -> int:
-    """The least number of pieces with which :func:`pieces_seconds` is least.
+    """Smallest number of chunks that minimises :func:`pieces_seconds`.
 
     While pieces of computation take longer, more of them take less time; from where those of communication do, the time
     is t_c / m + t_n + m alpha, least next to sqrt(t_c / alpha).
@@ -92,7 +92,7 @@ def collective_ways(
     between: tuple[str, ...] = ("NIC",),  # Channels between nodes; a rank has its own
     axes: Iterable[str] = AXES,  # What may be done, of `substitution` and `group`
 ) -> tuple[tuple[tuple[Motif, ...], ...], tuple[str, ...]]:
-    """The ways of a collective of ranks on nodes, and what each is called; the plain one, by rings, first.
+    """Decompositions of a collective of ranks on nodes, with names; the plain one, by rings, first.
 
     Examples:
         >>> ways, labels = collective_ways("all_gather", 16.0, nodes=2, ranks_of_node=4)
@@ -163,7 +163,7 @@ def collective_ways(
 def _sends(
     size: float, nodes: int, ranks_of_node: int, inside: tuple[str, ...], between: tuple[str, ...]
 ) -> tuple[Motif, ...]:
-    """A part of a rank's buffer sent to, or from, each other rank."""
+    """Send of one part of a rank's buffer to, or from, each other rank."""
     part = size / (nodes * ranks_of_node)
     far, near = (nodes - 1) * ranks_of_node, ranks_of_node - 1
     found = [

@@ -1,4 +1,4 @@
-"""What policies of the whole iteration are: a plan for all operations of a step."""
+"""Interface of whole-step policies: a plan for all operations of a step."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ from coppice.iteration.policies.whole.operations import OperationGraph
 
 
 class WholePolicy(ConfiguredPolicy):
-    """How collectives are cut, routed and ordered together with computation."""
+    """Partition, route and order collectives together with computation."""
 
     # Gradients of weights are computed beside what is exchanged for gradients of inputs
     beside: ClassVar[bool] = False
 
     @abstractmethod
     def plan(self, graph: OperationGraph) -> MotifPlan:
-        """How the operations of a step are done."""
+        """Plan of a step's operations."""

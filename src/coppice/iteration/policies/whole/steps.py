@@ -1,4 +1,4 @@
-"""A training step of a job as operations, so that policies of the whole iteration can be switched on in it.
+"""A job's training step as an operation graph, for whole-step policies.
 
 Every pass of every device is laid out block by block: computation, what is exchanged behind it, gradients of weights
 beside what the next block waits for, messages with gradients when a block has run its last backward pass. Exchanges
@@ -31,7 +31,7 @@ _HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class PlannedStep:
-    """A step under a policy of the whole iteration."""
+    """A step under a whole-step policy."""
 
     plan: MotifPlan  # How its operations are done
     seconds: float  # Time of the step
@@ -53,7 +53,7 @@ def plan_step(
     # are devices, or fewer, so that a search simulates few thousand operations at a time
     micro_batches: int | None = None,
 ) -> PlannedStep:
-    """Switch a policy of the whole iteration on in a step; never worse than the plain step."""
+    """Apply a whole-step policy to a step; never worse than the plain step."""
     _check(step, order)
 
     def layout(few: int, *, beside: bool) -> _Layout:
@@ -96,7 +96,7 @@ def plan_step(
 
 
 def _exposed(times: TaskTimes) -> float:
-    """Seconds of the critical path, from the last end back, that are no computation."""
+    """Communication time on the critical path."""
     kinds = times.graph.kind_names
     if not len(times.finish):
         return 0.0
@@ -111,7 +111,7 @@ def _exposed(times: TaskTimes) -> float:
 def step_operations(
     step: Step, order: PipelineOrder, *, start_seconds: float = 0.0, beside: bool = False
 ) -> OperationGraph:
-    """The operations of a step.
+    """Operation graph of the step.
 
     Args:
         start_seconds: What a piece of an exchange costs, contained in its time.
@@ -122,7 +122,7 @@ def step_operations(
 
 
 def _check(step: Step, order: PipelineOrder) -> None:
-    """The order suits the step, and replicas keep their parameters."""
+    """Check that the order fits the step, and that replicas hold whole parameters."""
     if (order.stages, order.micro_batches) != (len(step.stages), step.micro_batches):
         raise InputError(
             f"expected an order of {len(step.stages)} stages and {step.micro_batches} micro-batches, found "
@@ -135,7 +135,7 @@ def _check(step: Step, order: PipelineOrder) -> None:
 
 
 def _first(order: PipelineOrder, micro_batches: int) -> PipelineOrder:
-    """The order of the first micro-batches."""
+    """Order of the first micro-batches."""
     kept = tuple(
         tuple(each for each in program if each.micro_batch < micro_batches) for program in order.devices
     )
@@ -143,7 +143,7 @@ def _first(order: PipelineOrder, micro_batches: int) -> PipelineOrder:
 
 
 class _Layout:
-    """Lays operations out."""
+    """Operation graph under construction."""
 
     def __init__(self, step: Step, order: PipelineOrder, start_seconds: float, *, beside: bool) -> None:
         self.step, self.order = step, order
@@ -182,7 +182,7 @@ class _Layout:
         return OperationGraph(operations=tuple(rows), channels=self.channels)
 
     def _pass(self, device: int, each: StagePass, before: list[int], messages: list[int] | None) -> list[int]:
-        """The operations of a pass; those after which the next pass of the device runs."""
+        """Operations of a pass; return those after which the device's next pass runs."""
         forward = each.work is Work.FORWARD
         blocks = self.step.stages[each.stage]
         numbers = range(len(blocks))
@@ -212,7 +212,7 @@ class _Layout:
         return before
 
     def _receive(self, device: int, first: int, source: StagePass) -> None:
-        """Let a pass wait for what another stage gives, sent if that is on another device."""
+        """Let a pass wait for another stage's output, sent if that is on another device."""
         key = (source.stage, source.work is Work.FORWARD, source.micro_batch)
         sender = self.device_of[source.stage]
         if self.step.send is None or sender == device or not self.step.send.seconds:
@@ -230,7 +230,7 @@ class _Layout:
     def _section(
         self, device: int, where: str, block: LayerBlock, when: str, seconds: float, before: list[int]
     ) -> tuple[int, list[int]]:
-        """Computation and what is exchanged behind it; the computation, and with what the section is over."""
+        """Computation and the collective after it; return the computation and the section's last operation."""
         exchanges = [each for each in block.exchanges if each.when == when and each.seconds]
         decisions = [f"{each.group} {each.collective} {when} of {block.kind}" for each in exchanges]
         free = [self._splits(each) for each in exchanges]
@@ -280,7 +280,7 @@ class _Layout:
         group: str,
         ways: Mapping[str, tuple[GroupExchange, ...]] | None = None,
     ) -> int:
-        """An exchange, its plain way and an all-reduce as two halves."""
+        """A collective: its plain decomposition, and an all-reduce as two halves."""
         key = device, id(each), bool(decision)  # the step keeps its exchanges; messages are made anew
         if ways is not None or key not in self.exchanges:
             labelled = self._labelled(device, each, ways, free=bool(decision))
@@ -310,7 +310,7 @@ class _Layout:
         *,
         free: bool,
     ) -> _LabelledWays:
-        """The ways of an exchange, and what they are called."""
+        """Decompositions of a collective, with names."""
         known: dict[str, tuple[GroupExchange, ...]] = {"plain": (each,)} if ways is None else dict(ways)
         if ways is None and each.collective in _HALVES:
             halves = _HALVES[each.collective]
@@ -331,7 +331,7 @@ class _Layout:
         return Motif(kind=each.collective, amount=amount, channels=(channel,), starts=int(splits))
 
     def _message(self, device: int, block: LayerBlock, after: int) -> list[int]:
-        """The gradients of a block, summed over replicas."""
+        """Gradient all-reduce of a block."""
         size = self.step.gradient_bytes * block.parameters
         if self.step.replicas < 2 or not size:
             return []

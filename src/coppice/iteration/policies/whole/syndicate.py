@@ -1,4 +1,4 @@
-"""SYNDICATE: cuts, ways, channels and order of all collectives, searched together by random changes.
+"""SYNDICATE: joint random search over chunks, decompositions, channels and order of all collectives.
 
 Source: Mahajan et al., "Better Together: Jointly Optimizing ML Collective Scheduling and Execution Planning using
 SYNDICATE" (NSDI 2023), after its abstract; moves and cooling are a reconstruction.
@@ -34,7 +34,7 @@ _REPEATS = 10
 
 @dataclass(frozen=True, kw_only=True)
 class FoundPlan:
-    """The result of a search."""
+    """Result of a search."""
 
     plan: MotifPlan  # The best plan
     seconds: float  # Its time
@@ -52,7 +52,7 @@ def search_plan(
     moves: Iterable[str] = MOVES,  # What may be changed, of :data:`MOVES`
     walk: bool = False,  # Walk even where plans are few
 ) -> FoundPlan:
-    """The best plan that a random walk meets, or the best of all where they are few."""
+    """Best plan of a random walk, or of all plans where they are few."""
     draw = random.Random(seed)
     decisions = sorted(graph.decisions())
     wanted = [move for move in MOVES if move in set(moves)]
@@ -100,7 +100,7 @@ def _changed(
     moves: list[str],
     most_pieces: int,
 ) -> MotifPlan | None:
-    """A plan with one change; None: what was drawn leaves it as it is."""
+    """Plan with one random change; None where it changes nothing."""
     known = graph.decisions()
     move, decision = draw.choice(moves), draw.choice(decisions)
     choice = plan.choices.get(decision, MotifChoice())
@@ -140,13 +140,13 @@ def _changed(
 
 
 def _ranks(decisions: Iterable[str], plan: MotifPlan) -> dict[str, int]:
-    """Ranks of all decisions, in the order of operations where the plan has none."""
+    """Priorities of all decisions, in operation order where the plan has none."""
     found: Mapping[str, int] = plan.ranks or {each: number for number, each in enumerate(decisions)}
     return dict(found)
 
 
 class SyndicateOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
-    """A search."""
+    """Options of the search."""
 
     budget: Annotated[int, msgspec.Meta(ge=0)] = 1000  # Plans that are simulated at most
     seed: int = 0  # Seed of the choices
@@ -154,7 +154,7 @@ class SyndicateOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
 
 
 class Syndicate(WholePolicy):
-    """The plan that a search finds."""
+    """Search chunks, decompositions, channels and order of collectives."""
 
     name = "syndicate"
     about = "collectives in motifs; cuts, channels and order searched (SYNDICATE, NSDI'23)"
@@ -163,7 +163,7 @@ class Syndicate(WholePolicy):
     options: ClassVar[type[msgspec.Struct]] = SyndicateOptions
 
     def plan(self, graph: OperationGraph) -> MotifPlan:
-        """The best plan met, never worse than the plain one."""
+        """Best plan found, never worse than the plain one."""
         settings = self.settings
         return search_plan(
             graph, budget=settings.budget, seed=settings.seed, most_pieces=settings.most_pieces

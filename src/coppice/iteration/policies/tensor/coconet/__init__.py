@@ -1,4 +1,4 @@
-"""Programs of computation and collectives that are rewritten without changing what they mean.
+"""Programs of computation and collectives, and rewrites that preserve their semantics (CoCoNet).
 
 Source: Jangda et al., "Breaking the Computation and Communication Abstraction Barrier in Distributed Machine Learning
 Workloads" (CoCoNet, ASPLOS 2022), and its released code.

@@ -1,4 +1,4 @@
-"""What a program takes: kernels one after the other, overlapped ones chunk by chunk, in closed form and as tasks.
+"""Cost model of tensor programs: sequential kernels and chunk-wise overlapped ones, in closed form and as tasks.
 
 Theory. A kernel costs its launch. A product takes its operations at the rate of products; elementwise work takes the
 bytes that it reads and writes outside of its kernel at the rate of memory; of S bytes over N ranks a reduce-scatter or
@@ -27,20 +27,20 @@ _ROUNDS = {OpKind.ALL_REDUCE: 2, OpKind.REDUCE_SCATTER: 1, OpKind.ALL_GATHER: 1}
 
 
 def overlapped_seconds(times: Sequence[float], chunks: int) -> float:
-    """Seconds of kernels of so many seconds that run side by side, chunk by chunk."""
+    """Time of kernels that run concurrently, pipelined chunk by chunk."""
     return (sum(times) + (chunks - 1) * max(times)) / chunks
 
 
 @dataclass(frozen=True)
 class Volumes:
-    """What a rank sends."""
+    """Bytes that a rank sends."""
 
     inside: float  # Bytes to its group
     between: float  # Bytes to the next group
 
 
 def volumes(program: TensorProgram, element_bytes: int = 2) -> Volumes:
-    """What a rank sends in a program: rings inside its group, as it is to the next one."""
+    """Bytes that a rank sends in a program: rings within its group, and messages to the next group."""
     inside = between = 0.0
     for name, op in program.ops.items():
         tensor = program.tensors[name]
@@ -85,11 +85,11 @@ class Machine:
             raise InputError(f"expected rates and counts above 0 and seconds of 0 or more, found {self}.")
 
     def kernel(self, program: TensorProgram, kernel: Sequence[str]) -> float:
-        """Seconds of a kernel without its launch."""
+        """Time of a kernel without its launch."""
         return self.communication(program, kernel) + self.computation(program, kernel)
 
     def communication(self, program: TensorProgram, kernel: Sequence[str]) -> float:
-        """Seconds of what a kernel sends."""
+        """Time of a kernel's communication."""
         ranks, total = program.ranks, 0.0
         for name in kernel:
             op, tensor = program.ops[name], program.tensors[name]
@@ -105,7 +105,7 @@ class Machine:
         return total
 
     def computation(self, program: TensorProgram, kernel: Sequence[str]) -> float:
-        """Seconds of what a kernel computes, reads and writes."""
+        """Time of a kernel's computation and memory traffic."""
         ranks, total = program.ranks, 0.0
         read: set[str] = set()
         written: set[str] = set()
@@ -128,7 +128,7 @@ class Machine:
         return total + moved * self.element_bytes / self.memory_rate
 
     def seconds(self, program: TensorProgram) -> float:
-        """Seconds of a program, in closed form."""
+        """Closed-form time of a program."""
         total = 0.0
         for chain in kernel_chains(program):
             times = [self.kernel(program, kernel) for kernel in chain]
@@ -137,7 +137,7 @@ class Machine:
         return total
 
     def graph(self, program: TensorProgram) -> TaskGraph:
-        """The tasks of a program on one rank, all ranks alike."""
+        """Task graph of a program on one rank; all ranks are alike."""
         graph = TaskGraphBuilder()
         before: list[int] = []
         for number, chain in enumerate(kernel_chains(program)):
@@ -158,7 +158,7 @@ class Machine:
 
 
 def kernel_chains(program: TensorProgram) -> list[list[tuple[str, ...]]]:
-    """Kernels in an order in which they can run, overlapped ones together; slices take nothing and are left out."""
+    """Kernels in a valid order, overlapped ones together; slices are free and left out."""
     following = {program.kernel(first): program.kernel(second) for first, second in program.overlaps}
     inner = set(following.values())
     kernels = program.in_order() or []

@@ -1,4 +1,4 @@
-"""The published programs: an optimizer, the end of a tensor-parallel layer, and the hand-off to the next stage."""
+"""Published programs: optimizers, the end of a tensor-parallel layer, and the send to the next pipeline stage."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def _lamb_step(weights: _Array, direction: _Array, size: _Array, length: _Array)
 
 
 def _moments(elements: int) -> dict[str, TensorOp]:
-    """Gradients summed, and moments updated."""
+    """All-reduced gradients, and updated moments."""
     whole = Tensor((elements,))
     return {
         "g": TensorOp(OpKind.INPUT, tensor=Tensor((elements,), LOCAL)),
@@ -50,7 +50,7 @@ def _moments(elements: int) -> dict[str, TensorOp]:
 
 
 def adam(*, ranks: int, elements: int) -> TensorProgram:
-    """Adam after the all-reduce of gradients, without the correction of its first steps."""
+    """Adam after the all-reduce of gradients, without bias correction."""
     ops = _moments(elements)
     ops["step"] = TensorOp(OpKind.UPDATE, ("p", "mean", "square"), function=_adam_step)
     return TensorProgram(ranks, ops, {"p": "step", "m": "mean", "v": "square"})
@@ -65,7 +65,7 @@ def momentum(*, ranks: int, elements: int) -> TensorProgram:
 
 
 def lamb(*, ranks: int, elements: int) -> TensorProgram:
-    """LAMB of one layer, whose step has the length of its weights: two norms."""
+    """LAMB of one layer, its step scaled by the ratio of two norms."""
     ops = _moments(elements)
     ops["direction"] = TensorOp(OpKind.POINTWISE, ("p", "mean", "square"), function=_lamb_direction)
     ops["size"] = TensorOp(OpKind.NORM, ("p",))
@@ -77,7 +77,7 @@ def lamb(*, ranks: int, elements: int) -> TensorProgram:
 def tensor_parallel_layer(
     *, ranks: int, rows: int, inner: int, columns: int, keep: float = 0.9
 ) -> TensorProgram:
-    """A product of slices, the sum over ranks, bias, dropout and residual."""
+    """Sharded matrix product, all-reduce, bias, dropout and residual."""
     ops = {
         "x": TensorOp(OpKind.INPUT, tensor=Tensor((rows, inner), 1)),
         "w": TensorOp(OpKind.INPUT, tensor=Tensor((inner, columns), 0)),
@@ -93,7 +93,7 @@ def tensor_parallel_layer(
 
 
 def pipeline_handoff(*, ranks: int, rows: int, columns: int) -> TensorProgram:
-    """The sum over a tensor-parallel group, and its result to the next stage, whose group has it whole."""
+    """All-reduce in a tensor-parallel group, and its result sent to the group of the next stage."""
     ops = {
         "y": TensorOp(OpKind.INPUT, tensor=Tensor((rows, columns), LOCAL)),
         "sum": TensorOp(OpKind.ALL_REDUCE, ("y",)),

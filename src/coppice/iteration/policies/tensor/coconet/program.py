@@ -1,4 +1,4 @@
-"""A language of tensors on ranks: how each lies on them, what is computed of it, what is sent.
+"""Language of distributed tensors: layout on the ranks, computation, communication.
 
 Theory. A tensor is *local* (ranks hold terms of a sum), *replicated* (all hold the same), or *sliced* along a dimension
 (rank r holds the r-th of N equal parts). Every operation says what it makes of the layouts of its operands; where they
@@ -22,7 +22,7 @@ LOCAL, REPLICATED = -2, -1
 
 
 class OpKind(StrEnum):
-    """Operations."""
+    """Kind of operation."""
 
     INPUT = "input"
     """A tensor from outside, in the layout that it has."""
@@ -55,27 +55,27 @@ ELEMENTWISE = (OpKind.POINTWISE, OpKind.DROPOUT, OpKind.UPDATE)
 
 @dataclass(frozen=True)
 class Tensor:
-    """How a tensor lies on ranks."""
+    """Shape and layout of a distributed tensor."""
 
     shape: tuple[int, ...]  # Its shape as a whole
     layout: int = REPLICATED  # LOCAL, REPLICATED, or the dimension along which it is sliced
 
     @property
     def elements(self) -> int:
-        """Of the whole."""
+        """Elements of the global tensor."""
         count = 1
         for size in self.shape:
             count *= size
         return count
 
     def held(self, ranks: int) -> int:
-        """Elements that a rank holds."""
+        """Elements held by a rank."""
         return self.elements // ranks if self.layout >= 0 else self.elements
 
 
 @dataclass(frozen=True)
 class TensorOp:
-    """An operation."""
+    """Operation of a tensor program."""
 
     kind: OpKind  # Which
     operands: tuple[str, ...] = ()  # Names of its operands
@@ -90,7 +90,7 @@ class TensorOp:
 
 @dataclass(frozen=True)
 class TensorProgram:
-    """Operations by name, in an order in which operands come first.
+    """Operations by name, in topological order.
 
     Raises:
         InputError: If layouts or shapes do not fit; the message names the operation.
@@ -133,15 +133,15 @@ class TensorProgram:
         object.__setattr__(self, "tensors", tensors)
 
     def users(self, name: str) -> list[str]:
-        """Operations that take a result."""
+        """Operations that use a result."""
         return [each for each, op in self.ops.items() if name in op.operands]
 
     def kernel(self, name: str) -> frozenset[str]:
-        """The kernel of an operation."""
+        """Kernel of an operation."""
         return next((each for each in self.kernels if name in each), frozenset((name,)))
 
     def in_order(self) -> list[tuple[str, ...]] | None:
-        """All kernels but inputs, in an order in which they can run; None: they wait for each other in a circle."""
+        """All kernels but inputs in a valid order; None where they form a cycle."""
         place = {name: number for number, name in enumerate(self.ops)}
         done = {name for name, op in self.ops.items() if op.kind is OpKind.INPUT}
         left = {self.kernel(name) for name in self.ops if name not in done}
@@ -157,12 +157,12 @@ class TensorProgram:
         return found
 
     def taken(self, kernel: Iterable[str]) -> set[str]:
-        """What a kernel takes from others."""
+        """Inputs of a kernel from other kernels."""
         own = set(kernel)
         return {operand for name in own for operand in self.ops[name].operands} - own
 
     def pruned(self) -> TensorProgram:
-        """Without what no output needs, kernels and overlaps included."""
+        """Program without dead operations, kernels and overlaps."""
         needed: set[str] = set()
         front = list(self.outputs.values())
         while front:
@@ -175,7 +175,7 @@ class TensorProgram:
         return replace(self, ops={name: op for name, op in self.ops.items() if name in needed})
 
     def key(self) -> tuple[object, ...]:
-        """What two programs have in common that do the same, whatever their operations are called."""
+        """Canonical form, equal for programs that differ only in the names of operations."""
         known: dict[str, tuple[object, ...]] = {}
         numbers: dict[tuple[object, ...], int] = {}
         number: dict[str, int] = {}
@@ -193,7 +193,7 @@ class TensorProgram:
 
 
 def _result(op: TensorOp, operands: list[Tensor], ranks: int) -> Tensor | None:
-    """What an operation makes of its operands; None if it cannot take them."""
+    """Result tensor of an operation; None where its operands are invalid."""
     if op.kind is OpKind.INPUT:
         return op.tensor if op.tensor is not None and _divides(op.tensor, ranks) else None
     if not operands:
@@ -219,14 +219,14 @@ def _result(op: TensorOp, operands: list[Tensor], ranks: int) -> Tensor | None:
 
 
 def _divides(tensor: Tensor, ranks: int) -> bool:
-    """Whether slices are equal."""
+    """Whether shards are equal."""
     if tensor.layout < 0:
         return True
     return tensor.layout < len(tensor.shape) and tensor.shape[tensor.layout] % ranks == 0
 
 
 def _product(left: Tensor, right: Tensor) -> Tensor | None:
-    """Of matrices."""
+    """Matrix product; None where shapes or layouts do not match."""
     if len(left.shape) != 2 or len(right.shape) != 2 or left.shape[1] != right.shape[0]:
         return None
     layout = {
@@ -239,7 +239,7 @@ def _product(left: Tensor, right: Tensor) -> Tensor | None:
 
 
 def _elementwise(operands: list[Tensor]) -> Tensor | None:
-    """Those of the whole shape lie alike; smaller ones lack first dimensions, and are sliced if they have that one."""
+    """Elementwise result: full-shape operands in one layout, broadcast operands sharded alike."""
     shape = max((each.shape for each in operands), key=len)
     layouts = {each.layout for each in operands if each.shape == shape}
     if len(layouts) != 1 or LOCAL in {each.layout for each in operands}:

@@ -1,4 +1,4 @@
-"""Transforms of programs that keep their meaning.
+"""Rewrites of programs that preserve their semantics.
 
 * **split**: an all-reduce becomes a reduce-scatter along some dimension and an all-gather.
 * **reorder**: what takes a gathered tensor element by element, sends it, or takes its norm, takes slices instead, and
@@ -44,7 +44,7 @@ _RUNS_ON = {
 
 
 def splits(program: TensorProgram) -> _Found:
-    """Every all-reduce along every dimension that ranks divide."""
+    """Split every all-reduce along every dimension that the ranks divide."""
     for name, op in program.ops.items():
         if op.kind is not OpKind.ALL_REDUCE:
             continue
@@ -58,7 +58,7 @@ def splits(program: TensorProgram) -> _Found:
 
 
 def reorders(program: TensorProgram) -> _Found:
-    """Every operation that may run before the gather of an operand."""
+    """Move every operation that allows it before the all-gather of an operand."""
     for name, op in program.ops.items():
         gathers = [each for each in op.operands if program.ops[each].kind is OpKind.ALL_GATHER]
         if not gathers:
@@ -81,7 +81,7 @@ def reorders(program: TensorProgram) -> _Found:
 
 
 def state_slices(program: TensorProgram) -> _Found:
-    """Every private input of which only slices along one dimension are used."""
+    """Shard every private input that is used only in shards along one dimension."""
     for name, op in program.ops.items():
         users = program.users(name)
         dimensions = {program.ops[user].along for user in users}
@@ -105,7 +105,7 @@ def state_slices(program: TensorProgram) -> _Found:
 
 
 def fusions(program: TensorProgram) -> _Found:
-    """Every pair of kernels, one of which takes what the other gives, as one."""
+    """Fuse every pair of producer and consumer kernels."""
     for name, op in program.ops.items():
         for operand in op.operands:
             first, second = program.kernel(operand), program.kernel(name)
@@ -121,7 +121,7 @@ def fusions(program: TensorProgram) -> _Found:
 
 
 def overlaps(program: TensorProgram) -> _Found:
-    """Every kernel with one that takes what it gives, chunk by chunk; a kernel is in one chain."""
+    """Overlap every producer kernel with a consumer, chunk by chunk; a kernel is in one chain only."""
     firsts = {program.kernel(first) for first, _ in program.overlaps}
     seconds = {program.kernel(second) for _, second in program.overlaps}
     for name, op in program.ops.items():
@@ -149,7 +149,7 @@ PHASES = ((splits, reorders, state_slices), (fusions,), (overlaps,))
 def _with(
     program: TensorProgram, name: str, made: dict[str, TensorOp], slices: dict[str, TensorOp] | None = None
 ) -> TensorProgram:
-    """The program with others in the place of an operation, and slices right behind what they are of."""
+    """Replace operations of a program, with slices right after their operands."""
     ops: dict[str, TensorOp] = {}
     for each, op in program.ops.items():
         ops |= made if each == name else {each: op}
@@ -158,7 +158,7 @@ def _with(
 
 
 def _simplified(program: TensorProgram) -> TensorProgram:
-    """Without slices of what was gathered of the same slices, and without what nothing needs."""
+    """Remove slices of the all-gather of the same slices, and dead operations."""
     known: dict[str, str] = {}
     for name, op in program.ops.items():
         if op.kind is OpKind.SLICE and program.ops[op.operands[0]].kind is OpKind.ALL_GATHER:
@@ -176,12 +176,12 @@ def _simplified(program: TensorProgram) -> TensorProgram:
 
 
 def _layout_before(program: TensorProgram, gather: str) -> int:
-    """Dimension of the slices that are gathered."""
+    """Dimension of the gathered shards."""
     return program.tensors[program.ops[gather].operands[0]].layout
 
 
 def _sliced(program: TensorProgram, name: str, along: int) -> TensorProgram | None:
-    """An elementwise operation on slices along a dimension of the result; None where an operand has none."""
+    """Elementwise operation on shards along a dimension of the result; None where an operand cannot be sliced."""
     op, shape = program.ops[name], program.tensors[name].shape
     operands: list[str] = []
     slices: dict[str, TensorOp] = {}
@@ -207,7 +207,7 @@ def _sliced(program: TensorProgram, name: str, along: int) -> TensorProgram | No
 
 
 def _before_gather(ops: dict[str, TensorOp], inside: str, state: str) -> str:
-    """What is gathered, if it is the new value of a state."""
+    """The gathered value, if it is the new value of a state."""
     op = ops[inside]
     if op.kind is OpKind.ALL_GATHER:
         source = ops[op.operands[0]]
@@ -217,14 +217,14 @@ def _before_gather(ops: dict[str, TensorOp], inside: str, state: str) -> str:
 
 
 def _runs_on(program: TensorProgram, kernel: frozenset[str]) -> str:
-    """What a kernel that can run chunk by chunk runs on; empty: it cannot, as with norms in it."""
+    """Dimension along which a kernel can run chunk by chunk; empty: it cannot, as with norms."""
     kinds = {program.ops[name].kind for name in kernel}
     found = [place for kind, place in _RUNS_ON.items() if kind in kinds]
     return found[0] if found and OpKind.NORM not in kinds else ""
 
 
 def _comes_after(program: TensorProgram, name: str, kernel: frozenset[str]) -> bool:
-    """Whether a result waits for a kernel."""
+    """Whether a result depends on a kernel."""
     front, seen = [name], set()
     while front:
         each = front.pop()

@@ -1,4 +1,4 @@
-"""All sequences of rewrites of a program, and the quickest of what they lead to."""
+"""Enumerate all sequences of rewrites of a program, and choose the fastest result."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from coppice.iteration.policies.tensor.coconet.rewrites import PHASES
 
 @dataclass(frozen=True)
 class Tuned:
-    """What was found."""
+    """Fastest program with its rewrites."""
 
     program: TensorProgram  # The quickest program
     seconds: float  # What it takes
@@ -24,7 +24,7 @@ class Tuned:
 def variants(
     program: TensorProgram, *, most: int = 200_000, phases: int = 3
 ) -> Iterator[tuple[tuple[str, ...], TensorProgram]]:
-    """Every program that rewrites lead to, each once, with the transforms that do: breadth first.
+    """Every distinct program reachable by rewrites, with the rewrites applied, breadth first.
 
     Args:
         phases: Phases of transforms: 1 changes operations only, 2 fuses as well, 3 overlaps as well.
@@ -51,7 +51,7 @@ def variants(
 
 
 def autotune(program: TensorProgram, machine: Machine, *, most: int = 200_000) -> Tuned:
-    """The quickest variant; of equal ones that with the fewest rewrites, then the first.
+    """Fastest variant; ties go to the fewest rewrites, then to the first.
 
     Examples:
         >>> from coppice.iteration.policies.tensor.coconet.examples import pipeline_handoff
