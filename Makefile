@@ -24,7 +24,7 @@ TEST_SOURCES := $(wildcard cpp/*/*.test.cc)
 TEST_OBJECTS := $(patsubst cpp/%.cc,build/sanitized/%.o,$(CORE_SOURCES) $(TEST_SOURCES))
 SANITIZE := -std=c++20 -Og -g1 -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
-.PHONY: help demo setup test test-cpp test-races test-python test-slow lint docs bench bench-cpp wheel clean
+.PHONY: help demo setup test test-cpp test-races test-python test-slow lint docs site bench bench-cpp wheel clean
 
 help:
 	@echo "make demo       plan an all-reduce for two DGX A100 boxes (sets up .venv, no torch)"
@@ -35,6 +35,7 @@ help:
 	@echo "make bench      the tables of benchmarks/ (minutes)"
 	@echo "make bench-cpp  the core's own times against their goals"
 	@echo "make docs       regenerate the generated pages of docs/ (minutes: eight clusters are compared)"
+	@echo "make site       the documentation as pages with a search, in build/site (needs no network to read)"
 	@echo "make wheel      a wheel in dist/"
 
 $(BIN)/python:
@@ -62,7 +63,7 @@ $(VENV)/.package: $(NATIVE) | $(VENV)/.tools
 	@touch $@ $(VENV)/.planner
 
 $(VENV)/.dev: $(VENV)/.package $(VENV)/.dependencies pyproject.toml
-	$(PIP) install -q $(call listed,['dependency-groups']['dev'])
+	$(PIP) install -q $(call listed,['dependency-groups']['dev']) $(call listed,['dependency-groups']['docs'])
 	@touch $@
 
 # Behind the other packages, since two pips at a time would install what both need.
@@ -138,6 +139,10 @@ docs: $(VENV)/.dev
 	$(BIN)/python docs/survey.py
 	$(BIN)/python docs/scheduling.py
 	$(BIN)/python docs/clusters.py
+
+site: $(VENV)/.dev
+	$(BIN)/python -m sphinx -q -W --keep-going -c docs -d build/doctrees . build/site
+	@echo "open build/site/index.html"
 
 build/optimized/%.o: cpp/%.cc $(CORE_HEADERS)
 	@mkdir -p $(@D)

@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
+from support.pages import PAGES, examples, page_name
 from support.pages import coppice as coppice_command
-from support.pages import examples
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "coppice"
@@ -48,9 +48,7 @@ def test_generated_pages_are_current(script: str) -> None:
     assert done.returncode == 0, f"a page that docs/{script} makes is stale: run `make docs`. {done.stderr}"
 
 
-@pytest.mark.parametrize(
-    "page", sorted([*DOCS.glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"]), ids=str
-)
+@pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_lead_somewhere(page: Path) -> None:
     for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
         if not target.startswith(("http://", "https://")):

@@ -32,5 +32,5 @@ def test_commands_answer(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def test_most_commands_are_named_on_some_page() -> None:
-    pages = "".join(page.read_text() for page in (ROOT / "docs").glob("*.md") if page.name != "cli.md")
+    pages = "".join(page.read_text() for page in (ROOT / "docs").rglob("*.md") if page.name != "cli.md")
     assert not [name for name in COMMANDS if f"coppice {name}" not in pages]

@@ -127,7 +127,7 @@ def options() -> tuple[Found, ...]:
 def prose() -> tuple[Found, ...]:
     """Lines of the documentation, without code."""
     found = []
-    for path in (*sorted((ROOT / "docs").glob("*.md")), ROOT / "README.md", ROOT / "CONTRIBUTING.md"):
+    for path in PAGES:
         text = re.sub(r"(?ms)^```.*?^```", lambda block: "\n" * block[0].count("\n"), path.read_text())
         for number, line in enumerate(text.splitlines(), start=1):
             found.append(Found(str(path.relative_to(ROOT)), f"line {number}", re.sub(r"`[^`]*`", "`", line)))

@@ -18,11 +18,12 @@ import pytest
 import typer
 
 from coppice.cli import app
-from support.pages import coppice, examples, page_text, working_in
+from support.pages import PAGES as ALL_PAGES
+from support.pages import coppice, examples, page_name, page_text, working_in
 from support.paths import ROOT
 from support.reader_samples import XML_DIRECT
 
-PAGES = ["README.md", "CONTRIBUTING.md", *sorted(path.name for path in (ROOT / "docs").glob("*.md"))]
+PAGES = [page_name(path) for path in ALL_PAGES]
 PROGRAMS = re.compile(
     r"(?:[A-Z_]+=\S+ )*(?:\.venv/bin/)?(?:(?:coppice|torchrun|mpirun|make|python3?|tail|for) |export [A-Z])"
 )

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from support.pages import PAGES
 from support.paths import ROOT
 
-PAGES = sorted([*(ROOT / "docs").glob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 SOURCES = sorted((ROOT / "src" / "coppice").rglob("*.py"))
 NAME = re.compile(r"(?<![\w./-])coppice(?:\.[A-Za-z_]\w*)+(?!\w*[/-])")
 

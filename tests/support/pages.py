@@ -18,6 +18,9 @@ from typer.testing import CliRunner, Result
 from coppice.cli import app
 from support.paths import ROOT
 
+PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
+"""Every page that people read before the measurements."""
+
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -46,6 +49,11 @@ def page_text(name: str) -> str:
     """The text of a page of docs, or of one in the root of the repository."""
     path = ROOT / "docs" / name
     return (path if path.is_file() else ROOT / name).read_text()
+
+
+def page_name(path: Path) -> str:
+    """The name by which `page_text` finds a page: below docs, or in the root of the repository."""
+    return path.relative_to(ROOT).as_posix().removeprefix("docs/")
 
 
 def blocks(name: str, *kinds: str) -> list[Block]:
