@@ -15,6 +15,7 @@ import typer
 
 from coppice.cli import COMMANDS, command_named
 from coppice.export import FORMATS
+from support.pages import PAGES
 
 ROOT = Path(__file__).resolve().parents[1]
 SOURCE = ROOT / "src" / "coppice"
