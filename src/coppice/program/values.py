@@ -66,7 +66,10 @@ class SymbolicValues:
         held = (
             np.where(last >= 0, place[last], np.arange(self._words)) if len(place) else np.arange(self._words)
         )
-        self._follow(*(self._operands(operand) for operand in (values.one, values.other)))
+        given = memory.given
+        chunk, member = np.full((2, self._words), NO_CHUNK)
+        chunk[given.address], member[given.address] = given.chunk, given.member
+        self._add(*self._follow(chunk), chunk, member)
         self._held = self._root[held]
 
     def _operands(self, operand: _Ints) -> _Ints:
@@ -81,59 +84,64 @@ class SymbolicValues:
         found[rows] = self._seen[found[rows]]
         return np.maximum(found, -1, out=found)
 
-    def _follow(self, one: _Ints, other: _Ints) -> None:
-        """Find what every place holds: its origin, an address or a sum, and what that holds."""
-        words, total = self._words, self._words + len(one)
-        given = self._memory.given
-        chunk, member = np.full((2, words), NO_CHUNK)
-        chunk[given.address], member[given.address] = given.chunk, given.member
+    def _follow(self, chunk: _Ints) -> tuple[_Ints, _Ints, _Ints]:
+        """Find the origin of what every place holds, an address or a sum.
+
+        Args:
+            chunk: What addresses hold at the start.
+
+        Returns:
+            The slots of values that are sums, and their terms: addresses or, behind these, sums.
+        """
+        words, values = self._words, self._execution.values
+        one, other = self._operands(values.one), self._operands(values.other)
         sums = np.flatnonzero(other >= 0)
-        up = np.arange(total)
-        up[words:] = one
+        up = np.concatenate([np.arange(words), one])
+        terms = one[sums], other[sums]
+        del one, other
         while True:
             up[words + sums] = words + sums
             _follow_up(up)
-            terms = up[one[sums]], up[other[sums]]
-            empty = [(term < words) & (chunk[np.minimum(term, words - 1)] == NO_CHUNK) for term in terms]
+            found = [up[term] for term in terms]
+            empty = [(term < words) & (chunk[np.minimum(term, words - 1)] == NO_CHUNK) for term in found]
             broken = empty[0] | empty[1]
             if not broken.any():
                 break
             # What cannot be added is passed on, so that one fault is told once.
-            up[words + sums[broken]] = np.where(empty[0], terms[1], terms[0])[broken]
-            sums = sums[~broken]
-        label = np.arange(total)
+            up[words + sums[broken]] = np.where(empty[0], found[1], found[0])[broken]
+            sums, terms = sums[~broken], (terms[0][~broken], terms[1][~broken])
+        label = np.arange(len(up))
         label[words + sums] = words + np.arange(len(sums))
-        self._root = label[up] if len(sums) else up
-        self._add(sums, label[terms[0]], label[terms[1]], chunk, member)
+        self._root = label[up]
+        return sums, label[found[0]], label[found[1]]
 
     def _add(self, sums: _Ints, one: _Ints, other: _Ints, chunk: _Ints, member: _Ints) -> None:
         """Carry out all sums, of terms that are addresses or, behind these, sums."""
         ranks, words, number = self._memory.num_ranks, self._words, len(sums)
-        self._sets = np.zeros((ranks + 1, -(-ranks // _BITS)), dtype=np.uint64)
-        every = np.arange(ranks)
-        self._sets[every, every // _BITS] = np.uint64(1) << (every % _BITS).astype(np.uint64)
         self._chunk = np.concatenate([chunk, np.zeros(number, dtype=np.int64)])
         self._set = np.concatenate([np.where(member < 0, ranks, member), np.zeros(number, dtype=np.int64)])
-        made = ranks + 1
         edges = [(term[term >= words] - words, np.flatnonzero(term >= words)) for term in (one, other)]
-        source, target = (np.concatenate(ends) for ends in zip(*edges, strict=True))
-        level = levels(number, source, target)
-        wrong: list[_Ints] = []
+        level = levels(number, *(np.concatenate(ends) for ends in zip(*edges, strict=True)))
+        del edges
+        made, unions = ranks + 1, []
         by_level, start = grouped(level, int(level.max(initial=-1)) + 1)
         for depth in range(len(start) - 1):
             rows = by_level[start[depth] : start[depth + 1]]
             first, second = one[rows], other[rows]
             pairs, which = np.unique(self._set[first] << 32 | self._set[second], return_inverse=True)
-            left, right = self._sets[pairs >> 32], self._sets[pairs & 0xFFFFFFFF]
-            while made + len(pairs) > len(self._sets):
-                self._sets = np.concatenate([self._sets, np.zeros_like(self._sets)])
-            self._sets[made : made + len(pairs)] = left | right
             self._set[words + rows] = made + which
             self._chunk[words + rows] = self._chunk[first]
             made += len(pairs)
-            again = (left & right).any(axis=1)[which]
-            wrong.append(rows[again | (self._chunk[first] != self._chunk[second])])
-        rows = np.sort(np.concatenate([np.zeros(0, dtype=np.int64), *wrong]))
+            unions.append(pairs)
+        self._sets = np.zeros((made, -(-ranks // _BITS)), dtype=np.uint64)
+        every = np.arange(ranks)
+        self._sets[every, every // _BITS] = np.uint64(1) << (every % _BITS).astype(np.uint64)
+        again, made = np.zeros(made, dtype=np.bool_), ranks + 1
+        for pairs in unions:
+            left, right, to = self._sets[pairs >> 32], self._sets[pairs & 0xFFFFFFFF], made + len(pairs)
+            self._sets[made:to], again[made:to] = left | right, (left & right).any(axis=1)
+            made = to
+        rows = np.flatnonzero(again[self._set[words:]] | (self._chunk[one] != self._chunk[other]))
         self._wrong_terms = one[rows], other[rows]
         self.wrong_sums = WrongSums(
             value=np.searchsorted(self._start, sums[rows], side="right") - 1,

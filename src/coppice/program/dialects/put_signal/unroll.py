@@ -60,7 +60,7 @@ def unroll(order: CallOrder, memory: ProgramMemory) -> ProgramExecution:
             actor=operation,
             first=np.concatenate([source[makes], addend[adds], target[makes]]),
             count=program.count[operation],
-            stride=np.ones(len(operation), dtype=np.int64),
+            stride=np.broadcast_to(np.int64(1), len(operation)),
             write=write,
             value=value[operation],
             time=time[operation],

@@ -121,7 +121,7 @@ class RankRuns:
                 actor=actor,
                 first=np.concatenate([begin[sends], np.searchsorted(cuts, source), begin[makes]]),
                 count=(end - begin)[actor],
-                stride=np.ones(len(actor), dtype=np.int64),
+                stride=np.broadcast_to(np.int64(1), len(actor)),
                 write=np.arange(len(actor)) >= len(sends) + len(own),
                 value=value[actor],
                 time=actor,

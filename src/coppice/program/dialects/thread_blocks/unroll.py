@@ -85,20 +85,20 @@ def unroll(
     sent[messages.recv] = np.where(plain, read_of[messages.send], len(actor) + messages.send)
     both = program.reads_src & program.receives
     points, begin, end, write_begin = _points(program, messages, memory, early)
-    time = inverse(order)
+    time, over = inverse(order), end[actor]
     count = np.where(program.op == StepOp.NOP, 0, program.count).astype(np.int64)
     return ProgramExecution(
         accesses=MemoryAccesses(
             actor=actor,
             first=np.concatenate([src[reads], dst[held], dst[writes]]).astype(np.int64),
             count=count[actor],
-            stride=np.ones(len(actor), dtype=np.int64),
+            stride=np.broadcast_to(np.int64(1), len(actor)),
             write=np.arange(len(actor)) >= len(reads) + len(held),
             value=actor,
             time=time[actor],
             begin=np.concatenate([begin[reads], begin[held], write_begin[writes]]),
-            end=end[actor],
-            also=end[actor],
+            end=over,
+            also=over,
         ),
         values=Values(
             actor=np.arange(steps),
