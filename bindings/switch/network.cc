@@ -1,9 +1,9 @@
-// Binding of aggregation/experiment.h and exploration.h: all-reduces over a simulated network, and over every network.
+// Binding of packet_network/experiment.h and exploration.h: all-reduces over a simulated network, and over every network.
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "aggregation/experiment.h"
-#include "aggregation/exploration.h"
+#include "packet_network/experiment.h"
+#include "packet_network/exploration.h"
 #include "bindings.h"
 #include "counters.h"
 

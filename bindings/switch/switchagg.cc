@@ -1,5 +1,5 @@
-// Binding of aggregation/switchagg.h: what a worker of SwitchAgg does beyond adding up tensors.
-#include "aggregation/switchagg.h"
+// Binding of stream_trees/switchagg.h: what a worker of SwitchAgg does beyond adding up tensors.
+#include "stream_trees/switchagg.h"
 
 #include <nanobind/stl/string.h>
 

@@ -4,16 +4,16 @@
 #include <string>
 #include <vector>
 
-#include "aggregation/atp_server.h"
-#include "aggregation/atp_switch.h"
-#include "aggregation/atp_worker.h"
-#include "aggregation/camdoop.h"
-#include "aggregation/netagg.h"
-#include "aggregation/netreduce_switch.h"
-#include "aggregation/netreduce_worker.h"
-#include "aggregation/sharp.h"
-#include "aggregation/streaming.h"
-#include "aggregation/switchagg.h"
+#include "atp/atp_server.h"
+#include "atp/atp_switch.h"
+#include "atp/atp_worker.h"
+#include "hardware_trees/camdoop.h"
+#include "stream_trees/netagg.h"
+#include "netreduce/netreduce_switch.h"
+#include "netreduce/netreduce_worker.h"
+#include "hardware_trees/sharp.h"
+#include "hardware_trees/streaming.h"
+#include "stream_trees/switchagg.h"
 #include "aggregation/switchml.h"
 
 namespace coppice::aggregation {

@@ -8,7 +8,7 @@ import pytest
 from coppice import _switch
 from coppice.innetwork.simulated import simulate_all_reduce
 from reference.innetwork import atp
-from support.twins import Both, Exchange, both_jobs
+from reference.innetwork.driving import Both, Exchange, all_done
 
 SWITCH, SERVER = 100, 101
 
@@ -33,24 +33,23 @@ class Rack:
         exchange.nodes = {SWITCH: switch, SERVER: server}
         self.jobs = []
         for number in range(2):
-            native, twin = both_jobs(
-                atp.Job,
+            twin = atp.Job(
                 id=int(chance.integers(100)) * 2 + number,
                 workers=int(chance.integers(1, 5)),
                 slots=int(chance.integers(1, slots + 1)),
                 values=int(chance.choice([1, 5, 62])),
                 window=int(chance.integers(1, 7)),
-                floats=bool(chance.integers(2)),
-                timeout_ns=1_000_000,
+                element=("int32", "float32")[chance.integers(2)],
+                timeout=1_000_000,
+                give_up_timeout=2**62,
                 settings={"mark_bytes": 0.0} if seed % 4 == 0 else {"short_timeout": 150_000.0},
             )
             children = [10 * number + index for index in range(twin.workers)]
             for node, parent in ((switch, SERVER), (server, SWITCH)):
-                node.native.open(native, children, parent)
-                node.twin.open(twin, children, parent)
+                node.open(twin, children, parent)
             for index, child in enumerate(children):
                 worker = atp.Worker(twin, index, SWITCH)
-                exchange.nodes[child] = Both(_switch.aggregation_worker("atp", native, index, SWITCH), worker)
+                exchange.nodes[child] = Both.worker("atp", twin, index, SWITCH, worker)
             self.jobs.append((twin, children))
         self.workers = [exchange.nodes[child] for _, children in self.jobs for child in children]
         self.chance = chance
@@ -64,12 +63,10 @@ class Rack:
                 given = self.inputs[child] = tensors(self.chance, count=count, floats=job.floats)
                 one, other = self.outputs[child] = np.zeros_like(given), np.zeros_like(given)
                 worker, now = self.exchange.nodes[child], self.exchange.now
-                sent = worker.native.begin(given.ctypes.data, one.ctypes.data, count, now)
-                self.exchange.put(child, worker.agree(sent, worker.twin.begin(given, other, now)))
+                self.exchange.put(child, worker.begin(given, one, worker.twin.begin(given, other, now), now))
 
     def done(self) -> bool:
-        assert all(each.native.done() == each.twin.done for each in self.workers)
-        return all(each.twin.done for each in self.workers)
+        return all_done(self.workers)
 
     def check(self) -> None:
         for job, children in self.jobs:

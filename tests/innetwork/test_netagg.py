@@ -10,25 +10,10 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from coppice._switch import AggregationJob, Element, aggregation_switch, aggregation_worker
 from reference.innetwork import netagg as twin
-from support.twins import Both, Exchange, drawn_exchange
+from reference.innetwork.driving import Both, Exchange, all_done, drawn_exchange, under_switches
 
 MASTER, BOX = 100, 101
-
-
-def job_of(options: twin.Options) -> AggregationJob:
-    return AggregationJob(
-        options.application,
-        options.workers,
-        options.slots,
-        options.values,
-        options.window,
-        Element.int32 if options.element == "int32" else Element.float32,
-        options.timeout,
-        options.give_up_timeout,
-        dict(options.settings),
-    )
 
 
 class Net:
@@ -36,47 +21,40 @@ class Net:
 
     def __init__(self, options: twin.Options, boxes: int, exchange: Exchange, failover: bool = False) -> None:
         self.options, self.exchange = options, exchange
-        boxes = min(boxes, options.workers)
         ranks = list(range(options.workers))
-        above = [MASTER if boxes == 0 else BOX + rank % boxes for rank in ranks]
+        above, children = under_switches(options.workers, boxes, MASTER)
         everyone = {"standby": len(ranks), "members": (1 << len(ranks)) - 1} if failover else {}
-        children: dict[int, list[int]] = {}
-        for rank in ranks:
-            children.setdefault(above[rank], []).append(rank)
-        if boxes:
-            children[MASTER] = [*range(BOX, BOX + boxes), *(ranks if failover else [])]
-        for tree in range(1, options.setting("trees", 1)):
-            children[options.setting(f"above_{tree}", -1)] = ranks
+        if failover:
+            children[MASTER] += ranks
+        for tree in range(1, options.number("trees", 1)):
+            children[options.number(f"above_{tree}", -1)] = ranks
         for rank in ranks:
             mine = self.changed({"next": MASTER} if failover else {})
-            native = aggregation_worker("netagg", job_of(mine), rank, above[rank])
-            exchange.nodes[rank] = Both(native, twin.Worker(mine, rank, above[rank]))
+            worker = twin.Worker(mine, rank, above[rank])
+            exchange.nodes[rank] = Both.worker("netagg", mine, rank, above[rank], worker)
         self.workers = [exchange.nodes[rank] for rank in ranks]
         self.boxes = []
         for at, below in children.items():
-            parent = MASTER if boxes and at >= BOX and at < BOX + boxes else -1
+            parent = MASTER if at in children.get(MASTER, []) else -1
             mine = self.changed(everyone if at == MASTER else {})
-            box = aggregation_switch("netagg", 1 << 10)
-            box.open(job_of(mine), below, parent)
-            exchange.nodes[at] = Both(box, twin.Box(mine, below, parent))
+            exchange.nodes[at] = Both.switch(
+                "netagg", 1 << 10, mine, below, parent, twin.Box(mine, below, parent)
+            )
             self.boxes.append(exchange.nodes[at])
 
     def changed(self, settings: Mapping[str, float]) -> twin.Options:
         return replace(self.options, settings={**self.options.settings, **settings})
 
     def done(self) -> bool:
-        for each in self.workers:
-            assert not each.native.failure()
-            assert each.native.done() == each.twin.done()
-        return all(each.native.done() for each in self.workers)
+        assert not any(each.native.failure() for each in self.workers)
+        return all_done(self.workers)
 
     def begin(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
         outputs = [np.zeros_like(each) for each in inputs]
         for rank, worker in enumerate(self.workers):
             given, now = inputs[rank], self.exchange.now
-            native = worker.native.begin(given.ctypes.data, outputs[rank].ctypes.data, given.size, now)
-            elements = [int(each) for each in given.view(np.uint32)]
-            self.exchange.put(rank, worker.agree(native, worker.twin.begin(elements, now)))
+            begun = worker.twin.begin(given.view(np.uint32).tolist(), now)
+            self.exchange.put(rank, worker.begin(given, outputs[rank], begun, now))
         return outputs
 
     def all_reduce(self, inputs: Sequence[np.ndarray]) -> list[np.ndarray]:
@@ -88,14 +66,12 @@ class Net:
         return outputs
 
     def slots_in_use(self) -> list[int]:
-        for each in self.boxes:
-            assert each.native.slots_in_use() == each.twin.slots_in_use()
-        return [each.native.slots_in_use() for each in self.boxes]
+        return [each.slots_in_use for each in self.boxes]
 
 
 def options(generator: random.Random, settings: Mapping[str, float], element: str = "int32") -> twin.Options:
     return twin.Options(
-        application=generator.randrange(1 << 32),
+        id=generator.randrange(1 << 32),
         workers=generator.choice([1, 2, 3, 5, 9]),
         slots=generator.choice([2, 16, 19, 40]),
         values=6,

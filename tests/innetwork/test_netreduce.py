@@ -9,7 +9,7 @@ from coppice import _switch
 from coppice.errors import InputError
 from coppice.innetwork.simulated import simulate_all_reduce
 from reference.innetwork import netreduce
-from support.twins import Both, Exchange, both_jobs
+from reference.innetwork.driving import Both, Exchange, all_done
 
 SPINE = 100
 
@@ -27,15 +27,16 @@ class Net:
         for number in range(2):
             sizes = [int(chance.integers(1, 4)) for _ in range(2 if (seed + number) % 3 == 0 else 1)]
             kind = int(chance.integers(3))
-            native, twin = both_jobs(
-                netreduce.Job,
+            element = "float32" if kind else "int32"
+            twin = netreduce.Job(
                 id=int(chance.integers(2**31)) * 2 + number,
                 workers=sum(sizes),
                 slots=1,
                 values=int(chance.choice([1, 3, 16])),
                 window=int(chance.integers(1, 4)),
-                floats=kind > 0,
-                timeout_ns=1_000_000,
+                element=element,
+                timeout=1_000_000,
+                give_up_timeout=2**62,
                 settings={
                     "message_packets": float(chance.integers(1, 5)),
                     "fixed_point": 1000.0 * (kind == 2),
@@ -52,18 +53,14 @@ class Net:
                     switch = Both(_switch.aggregation_switch("netreduce", 4096), netreduce.Switch())
                     exchange.nodes[at] = switch
                     switches.append(at)
-                switch.native.open(native, hosts, -1 if at == SPINE else SPINE)
-                switch.twin.open(twin, hosts, -1 if at == SPINE else SPINE)
+                switch.open(twin, hosts, -1 if at == SPINE else SPINE)
                 for host in hosts:
                     index = host - 10 * number
                     worker = netreduce.Worker(twin, index, at)
-                    exchange.nodes[host] = Both(
-                        _switch.aggregation_worker("netreduce", native, index, at), worker
-                    )
+                    exchange.nodes[host] = Both.worker("netreduce", twin, index, at, worker)
                 groups.append(hosts)
             if switches:
-                spine.native.open(native, switches)
-                spine.twin.open(twin, switches)
+                spine.open(twin, switches)
             self.jobs.append((twin, groups))
         self.workers = [exchange.nodes[host] for _, groups in self.jobs for hosts in groups for host in hosts]
 
@@ -79,12 +76,10 @@ class Net:
                 self.inputs[host] = given
                 one, other = self.outputs[host] = given.copy(), given.copy()  # in and out are one memory
                 worker, now = self.exchange.nodes[host], self.exchange.now
-                sent = worker.native.begin(one.ctypes.data, one.ctypes.data, count, now)
-                self.exchange.put(host, worker.agree(sent, worker.twin.begin(other, other, now)))
+                self.exchange.put(host, worker.begin(one, one, worker.twin.begin(other, other, now), now))
 
     def done(self) -> bool:
-        assert all(each.native.done() == each.twin.done for each in self.workers)
-        return all(each.twin.done for each in self.workers)
+        return all_done(self.workers)
 
     def check(self) -> None:
         for job, groups in self.jobs:

@@ -8,7 +8,7 @@ from collections.abc import Callable
 import pytest
 
 from innetwork import test_atp, test_camdoop, test_netreduce, test_sharp, test_streaming
-from support.twins import Altering, Exchange
+from reference.innetwork.driving import Altering, Exchange
 
 
 def camdoop(seed: int) -> None:

@@ -10,8 +10,8 @@ import pytest
 
 from coppice import _switch
 from coppice.innetwork.simulated import simulate_all_reduce
-from reference.innetwork.driving import Both, RandomNetwork, in_tree, inputs_of, native_job
-from reference.innetwork.frames import TwinJob
+from reference.innetwork.driving import Both, all_done, frames_exchange, in_tree, inputs_of, native_job
+from reference.innetwork.machine import Job
 from reference.innetwork.sharp import SharpSwitchTwin, SharpWorkerTwin
 
 
@@ -19,13 +19,7 @@ def play(seed: int) -> None:
     """One to three groups on one tree of switches, whose streams take turns."""
     random = Random(seed)
     hostile = seed % 3 == 0
-    network = RandomNetwork(
-        seed,
-        loss=random.choice([0, 0.05, 0.2]),
-        doubled=random.choice([0, 0.1]),
-        spoilt=0.2 if hostile else 0,
-        in_order=random.choice([0, 0.5, 1]),
-    )
+    network = frames_exchange(random, seed, [0, 0.5, 1])
     count, groups = random.randint(1, 6), random.randint(1, 3)
     element = random.choice(["int32", "float32"])
     shape = in_tree(count, random.choice([2, 3, 8]))
@@ -35,14 +29,14 @@ def play(seed: int) -> None:
         network.nodes[1000 + at] = switch
     workers: list[list[Both]] = []
     for group in range(groups):
-        job = TwinJob(
+        job = Job(
             id=group,
             workers=count,
             slots=8,
             values=random.randint(1, 5),
             window=random.randint(1, 8),
             element=element,
-            timeout=20_000,
+            timeout=200_000,
             give_up_timeout=2**61,
             settings={
                 "first": random.choice([0, 2**32 - 3]),
@@ -57,13 +51,12 @@ def play(seed: int) -> None:
             real = [100 * group + c if c < count else 1000 + c - count for c in children]
             above.update(dict.fromkeys(real, 1000 + at))
             upper = -1 if parent == -1 else 1000 + parent - count
-            switches[at].native.open(native_job(job), real, upper)
-            switches[at].twin.open(job, real, upper)
+            switches[at].open(job, real, upper)
         workers.append([])
         for index in range(count):
             at = 100 * group + index
-            native = _switch.aggregation_worker("sharp", native_job(job), index, above[at])
-            workers[group].append(Both(native, SharpWorkerTwin(job, above[at])))
+            twin = SharpWorkerTwin(job, above[at])
+            workers[group].append(Both.worker("sharp", job, index, above[at], twin))
             network.nodes[at] = workers[group][index]
     for _ in range(2):
         totals = []
@@ -74,10 +67,10 @@ def play(seed: int) -> None:
                 total = np.sum([each.view(np.float32) for each in words], axis=0).view(np.uint32)
             totals.append(total)
             for index, worker in enumerate(workers[group]):
-                network.post(100 * group + index, worker.begin(words[index], network.now))
-        ended = network.run(
-            lambda: all(worker.done for members in workers for worker in members),
-            most=2000 if hostile else 200_000,
+                network.put(100 * group + index, worker.begin_words(words[index], network.now))
+        ended = network.run_for(
+            2000 if hostile else 200_000,
+            lambda: all_done([worker for members in workers for worker in members]),
         )
         if hostile:
             return
@@ -96,7 +89,7 @@ def play(seed: int) -> None:
 def test_operations_and_types(operation: int, element: str, half: int) -> None:
     """Any floats: native and twin round alike, and the sum is that of the order of the children."""
     random = np.random.default_rng(operation)
-    job = TwinJob(
+    job = Job(
         id=3,
         workers=5,
         slots=4,
@@ -105,11 +98,8 @@ def test_operations_and_types(operation: int, element: str, half: int) -> None:
         element=element,
         settings={"operation": operation, "half": half},
     )
-    node = _switch.aggregation_switch("sharp", 4)
-    node.open(native_job(job), [0, 1, 2, 3, 4])
-    twin = SharpSwitchTwin()
-    twin.open(job, [0, 1, 2, 3, 4])
-    both = Both(node, twin)
+    both = Both(_switch.aggregation_switch("sharp", 4), SharpSwitchTwin())
+    both.open(job, [0, 1, 2, 3, 4])
     for number in range(4):
         packets = []
         for w in range(5):
@@ -123,7 +113,7 @@ def test_operations_and_types(operation: int, element: str, half: int) -> None:
 
 
 def _numbered(worker: SharpWorkerTwin, number: int) -> bytes:
-    return replace(worker.frame(worker.first), number=number).packed()
+    return replace(worker.frame(worker.first), number=number).pack()
 
 
 def test_latency_of_small_messages_is_the_depth_of_the_tree() -> None:
@@ -148,7 +138,7 @@ def test_a_stream_costs_a_round_trip_for_the_tree() -> None:
 
 def test_a_group_without_slots_is_refused() -> None:
     node = _switch.aggregation_switch("sharp", 10)
-    job = TwinJob(id=1, workers=2, slots=8, values=4, window=8)
+    job = Job(id=1, workers=2, slots=8, values=4, window=8)
     node.open(native_job(job), [0, 1])
     job.id = 2
     with pytest.raises(ValueError, match="fall back"):

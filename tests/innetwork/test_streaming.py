@@ -9,49 +9,40 @@ import pytest
 
 from coppice import _switch
 from coppice.innetwork.simulated import simulate_all_reduce
-from reference.innetwork.driving import Both, RandomNetwork, in_tree, inputs_of, native_job
-from reference.innetwork.frames import TwinJob
+from reference.innetwork.driving import (
+    Both,
+    all_done,
+    drawn_job,
+    frames_exchange,
+    in_tree,
+    inputs_of,
+    native_job,
+)
+from reference.innetwork.machine import Job
 from reference.innetwork.streaming import StreamingSwitchTwin, StreamingWorkerTwin
 
 
 def play(seed: int) -> None:
     random = Random(seed)
-    slots = random.randint(1, 5)
-    job = TwinJob(
-        id=random.choice([0, 7, 2**32 - 1]),
-        workers=random.randint(1, 6),
-        slots=slots,
-        values=random.randint(1, 4),
-        window=random.randint(1, 7),
-        element=random.choice(["int32", "float32"]),
-        timeout=20_000,
-        give_up_timeout=2**61,
-        settings={"first": random.choice([0, 2**32 - 3]), "headroom": random.randrange(slots)},
-    )
+    job = drawn_job(random)
+    job.settings = {**job.settings, "headroom": random.randrange(job.slots)}
     hostile = seed % 3 == 0
-    network = RandomNetwork(
-        seed,
-        loss=random.choice([0, 0.05, 0.2]),
-        doubled=random.choice([0, 0.1]),
-        spoilt=0.2 if hostile else 0,
-        in_order=random.choice([0.5, 0.9, 1]),
-    )
+    network = frames_exchange(random, seed, [0.5, 0.9, 1])
     switches = in_tree(job.workers, random.choice([2, 3, 8]))
     for at, (children, parent) in enumerate(switches):
-        native = _switch.aggregation_switch("streaming", slots)
-        native.open(native_job(job), children, parent)
-        network.nodes[job.workers + at] = Both(native, StreamingSwitchTwin(job, children, parent))
+        switch = StreamingSwitchTwin(job, children, parent)
+        network.nodes[job.workers + at] = Both.switch("streaming", job.slots, job, children, parent, switch)
     above = {child: job.workers + at for at, (children, _) in enumerate(switches) for child in children}
     workers = []
     for index in range(job.workers):
-        native_worker = _switch.aggregation_worker("streaming", native_job(job), index, above[index])
-        workers.append(Both(native_worker, StreamingWorkerTwin(job, above[index])))
+        twin = StreamingWorkerTwin(job, above[index])
+        workers.append(Both.worker("streaming", job, index, above[index], twin))
         network.nodes[index] = workers[-1]
     for _ in range(2):
         words, total = inputs_of(random, job.element, job.workers, random.randrange(25))
         for index, worker in enumerate(workers):
-            network.post(index, worker.begin(words[index], network.now))
-        ended = network.run(lambda: all(worker.done for worker in workers), most=2000 if hostile else 200_000)
+            network.put(index, worker.begin_words(words[index], network.now))
+        ended = network.run_for(2000 if hostile else 200_000, lambda: all_done(workers))
         if hostile:
             return
         assert ended
@@ -105,11 +96,11 @@ def test_queues_without_headroom_drop_and_recover_without_a_timeout() -> None:
 
 
 def test_refusals() -> None:
-    job = TwinJob(id=1, workers=2, slots=4, values=4, window=4)
+    job = Job(id=1, workers=2, slots=4, values=4, window=4)
     node = _switch.aggregation_switch("streaming", 4)
     for wrong in ([], [3, 3], [-1, 2]):
         with pytest.raises(ValueError, match="expected"):
             node.open(native_job(job), wrong)
-    job.settings["headroom"] = 4
+    job.settings = {"headroom": 4}
     with pytest.raises(ValueError, match="headroom"):
         node.open(native_job(job), [0, 1])

@@ -8,12 +8,12 @@ from collections.abc import Mapping, Sequence
 import numpy as np
 import pytest
 
-from coppice._switch import AggregationJob, Element, SwitchAggWorker, aggregation_switch
+from coppice._switch import SwitchAggWorker
 from reference.innetwork import switchagg as twin
+from reference.innetwork.driving import Both, Exchange, all_done, drawn_exchange, native_job, under_switches
 from reference.innetwork.streams import combine
-from support.twins import Both, Exchange, drawn_exchange
 
-ROOT, LEAF = 100, 101
+ROOT = 100
 
 
 class Net:
@@ -21,39 +21,22 @@ class Net:
 
     def __init__(self, options: twin.Options, leaves: int, exchange: Exchange) -> None:
         self.options, self.exchange = options, exchange
-        leaves = min(leaves, options.workers)
-        self.job = AggregationJob(
-            options.tree,
-            options.workers,
-            options.slots,
-            options.values,
-            options.window,
-            Element.int32 if options.element == "int32" else Element.float32,
-            options.timeout,
-            options.give_up_timeout,
-            dict(options.settings),
-        )
-        above = [ROOT if leaves == 0 else LEAF + rank % leaves for rank in range(options.workers)]
-        children: dict[int, list[int]] = {}
+        above, children = under_switches(options.workers, leaves, ROOT)
         for rank, switch in enumerate(above):
-            children.setdefault(switch, []).append(rank)
-            worker = Both(SwitchAggWorker(self.job, rank, switch), twin.Worker(options, switch))
-            exchange.nodes[rank] = worker
+            native = SwitchAggWorker(native_job(options), rank, switch)
+            exchange.nodes[rank] = Both(native, twin.Worker(options, switch))
         self.workers = [exchange.nodes[rank] for rank in range(options.workers)]
-        if leaves:
-            children[ROOT] = list(range(LEAF, LEAF + leaves))
         self.switches = []
         for at, below in children.items():
             parent = -1 if at == ROOT else ROOT
-            native = aggregation_switch("switchagg", 1 << 16)
-            native.open(self.job, below, parent)
-            exchange.nodes[at] = Both(native, twin.Switch(options, below, parent))
+            exchange.nodes[at] = Both.switch(
+                "switchagg", 1 << 16, options, below, parent, twin.Switch(options, below, parent)
+            )
             self.switches.append(exchange.nodes[at])
 
     def done(self) -> bool:
         assert not any(each.native.failure() for each in self.workers)
-        assert all(each.native.done() == each.twin.done() for each in self.workers)
-        return all(each.native.done() for each in self.workers)
+        return all_done(self.workers)
 
     def combine_pairs(
         self, streams: Sequence[list[tuple[bytes, twin.Values]]]
@@ -72,23 +55,20 @@ class Net:
         outputs = [np.zeros_like(each) for each in inputs]
         for rank, worker in enumerate(self.workers):
             given, now = inputs[rank], self.exchange.now
-            native = worker.native.begin(given.ctypes.data, outputs[rank].ctypes.data, given.size, now)
-            elements = [int(each) for each in given.view(np.uint32)]
-            self.exchange.put(rank, worker.agree(native, worker.twin.begin_tensor(elements, now)))
+            begun = worker.twin.begin_tensor(given.view(np.uint32).tolist(), now)
+            self.exchange.put(rank, worker.begin(given, outputs[rank], begun, now))
         self.exchange.run(self.done)
         for worker, found in zip(self.workers, outputs, strict=True):
             assert worker.twin.tensor(found.size) == found.view(np.uint32).tolist()
         return outputs
 
     def slots_in_use(self) -> list[int]:
-        for each in self.switches:
-            assert each.native.slots_in_use() == each.twin.slots_in_use()
-        return [each.native.slots_in_use() for each in self.switches]
+        return [each.slots_in_use for each in self.switches]
 
 
 def options(generator: random.Random, settings: Mapping[str, float], element: str = "int32") -> twin.Options:
     return twin.Options(
-        tree=generator.randrange(1 << 32),
+        id=generator.randrange(1 << 32),
         workers=generator.choice([1, 2, 3, 5, 9]),
         slots=generator.randrange(1, 7),
         values=16,
@@ -172,10 +152,8 @@ def test_input_and_output_may_be_one_memory() -> None:
     both = [np.arange(100, dtype=np.int32) * (rank + 1) for rank in range(chosen.workers)]
     expected = np.sum(both, axis=0).tolist()
     for rank, worker in enumerate(net.workers):
-        memory = both[rank].ctypes.data
-        native = worker.native.begin(memory, memory, 100, 0)
-        twins = worker.twin.begin_tensor(both[rank].tolist(), 0)
-        net.exchange.put(rank, worker.agree(native, twins))
+        begun = worker.twin.begin_tensor(both[rank].tolist(), 0)
+        net.exchange.put(rank, worker.begin(both[rank], both[rank], begun, 0))
     net.exchange.run(net.done)
     assert [each.tolist() for each in both] == [expected] * chosen.workers
 

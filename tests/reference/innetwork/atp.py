@@ -9,13 +9,13 @@ from dataclasses import dataclass, field, replace
 
 import numpy as np
 
+from reference.innetwork.machine import Job, Machine, Sent
+
 NOBODY = -1
 VALUES = 62
 TOP, BOTTOM = 2**31 - 1, -(2**31)
 OVERFLOW, SERVER, HALF, CONGESTED, RESEND, COLLISION, ACK = 0x80, 0x60, 0x10, 0x08, 0x04, 0x02, 0x01
 WIRE = 308
-
-Sent = list[tuple[list[int], bytes]]
 
 
 @dataclass(frozen=True)
@@ -118,26 +118,6 @@ class Answered:
         return key in self.keys or key < self.end - 256
 
 
-class Machine:
-    def __init__(self) -> None:
-        self.counters: Counter[str] = Counter()
-        self.sent: Sent = []
-
-    def send(self, to: list[int], packet: Packet) -> None:
-        if to:
-            self.sent.append((to, packet.pack()))
-
-    def taken(self) -> Sent:
-        sent, self.sent = self.sent, []
-        return sent
-
-    def deadline(self) -> int | None:
-        return None
-
-    def wake(self, now: int) -> Sent:  # noqa: ARG002
-        return []
-
-
 @dataclass
 class Slot:
     application: int
@@ -146,18 +126,6 @@ class Slot:
     bitmap: int
     flags: int
     values: tuple[int, ...]
-
-
-@dataclass
-class Job:
-    id: int
-    workers: int
-    slots: int
-    values: int
-    window: int
-    floats: bool
-    timeout_ns: int
-    settings: dict[str, float]
 
 
 @dataclass
@@ -486,7 +454,7 @@ class Worker(Machine):
     def refill(self, now: int) -> None:
         window = min(max(self.window_bytes // WIRE, 1), self.job.window)
         while self.next < min(self.end, self.base + window):
-            self.pending[self.next] = Pending(now + self.job.timeout_ns, min(self.short, self.job.timeout_ns))
+            self.pending[self.next] = Pending(now + self.job.timeout, min(self.short, self.job.timeout))
             self.counters["sent"] += 1
             self.emit(self.next, 0)
             self.next += 1
@@ -515,7 +483,7 @@ class Worker(Machine):
     def again(self, key: int, now: int) -> None:
         pending = self.pending[key]
         pending.deadline = now + pending.timeout
-        pending.timeout = min(2 * pending.timeout, max(self.job.timeout_ns, self.short))
+        pending.timeout = min(2 * pending.timeout, max(self.job.timeout, self.short))
         self.counters["resent"] += 1
         self.emit(key, RESEND)
 

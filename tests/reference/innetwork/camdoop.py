@@ -1,4 +1,4 @@
-"""Reference of cpp/aggregation/camdoop.h: hops that add along trees, with credit on every link."""
+"""Reference of cpp/hardware_trees/camdoop.h: hops that add along trees, with credit on every link."""
 
 from __future__ import annotations
 
@@ -7,7 +7,8 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from reference.innetwork.frames import NONE, Frame, Sent, TwinJob, TwinNode, Words, added, after, read_frame
+from reference.innetwork.frames import NONE, Frame, Words, added, after, read_frame
+from reference.innetwork.machine import Job, Machine, Sent
 
 VALUES, SUMS, ACKNOWLEDGED, REBUILT, HELLO, START = 1, 2, 3, 4, 5, 6
 Body = tuple[int, Words]
@@ -18,7 +19,7 @@ def plus(number: int, more: int) -> int:
     return (number + more) % 2**32
 
 
-def well_formed(frame: Frame, job: TwinJob) -> bool:
+def well_formed(frame: Frame, job: Job) -> bool:
     if not VALUES <= frame.type <= START or not len(frame.words):
         return False
     if frame.type not in (VALUES, SUMS):
@@ -98,14 +99,14 @@ class Sender:
         return [plus(self.acknowledged, n) for n in range(count)]
 
 
-class HopTwin(TwinNode):
+class HopTwin(Machine):
     """A hop of one tree."""
 
-    def __init__(self, job: TwinJob, children: Sequence[int], parent: int = -1) -> None:
+    def __init__(self, job: Job, children: Sequence[int], parent: int = -1) -> None:
         super().__init__()
-        self.reopen(job, children, parent)
+        self.open(job, children, parent)
 
-    def reopen(self, job: TwinJob, children: Sequence[int], parent: int) -> None:
+    def open(self, job: Job, children: Sequence[int], parent: int) -> None:
         self.job, self.children, self.parent = job, list(children), parent
         self.epoch = job.number("life")
         self.started = False
@@ -146,32 +147,34 @@ class HopTwin(TwinNode):
         return plus(self.down_next, min(after(each.acknowledged, self.down_next) for each in self.to))
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         frame = read_frame(packet)
         if frame is None or not len(frame.words):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return []
         below = sender in self.children
         if (frame.job, frame.tree) != (self.job.id, self.job.number("tree")) or not (
             below or sender == self.parent != -1
         ):
-            self.counts["unknown_sender"] += 1
+            self.counters["unknown_sender"] += 1
             return []
         wrong = (SUMS, START, REBUILT) if below else (VALUES, HELLO)
         if frame.type in wrong or not well_formed(frame, self.job):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return []
         epoch = int(frame.words[0])
         if epoch != self.epoch or frame.type == REBUILT:
-            self.counts["bad_epoch"] += 1
+            self.counters["bad_epoch"] += 1
             if epoch < self.epoch and below:
                 self.put(REBUILT, 0, sender)
-            return self.sent()
+            if epoch == self.epoch and not self.started:
+                self.tell_unheard()
+            return self.taken()
         was_busy = self.busy
         child = self.children.index(sender) if below else -1
         if self.accept(frame, child, sender) or (not was_busy and self.busy):
             self.timer = now + self.job.timeout
-        return self.sent()
+        return self.taken()
 
     def accept(self, frame: Frame, child: int, sender: int) -> bool:
         """Whether it brings news of what the hop has sent."""
@@ -179,35 +182,35 @@ class HopTwin(TwinNode):
             self.hello(child, frame.number)
         elif frame.type == START:
             if self.started or len(self.heard) < len(self.children):
-                self.counts["duplicate" if self.started else "future"] += 1
+                self.counters["duplicate" if self.started else "future"] += 1
                 return False
             self.start(frame.number)
             self.proceed(None)
             return True
         elif not self.started:
-            self.counts["future"] += 1
+            self.counters["future"] += 1
         elif frame.type == ACKNOWLEDGED:
             one = self.to[child] if child >= 0 else self.to_parent
             news = one.take(frame.number, frame.extra, self.down_next if child >= 0 else self.up_next)
             if news:
                 self.proceed(None)
             else:
-                self.counts["stale"] += 1
+                self.counters["stale"] += 1
             return news
         else:
             receiver = self.sources[child] if child >= 0 else self.above
-            self.counts[receiver.take(frame)] += 1
+            self.counters[receiver.take(frame)] += 1
             self.proceed(receiver)
             self.acknowledge(receiver, sender)
         return False
 
     def hello(self, child: int, number: int) -> None:
         if self.started:
-            self.counts["answered"] += 1
+            self.counters["answered"] += 1
             self.put(START, self.first, self.children[child])
             self.acknowledge(self.sources[child], self.children[child])
         elif child in self.heard:
-            self.counts["duplicate"] += 1
+            self.counters["duplicate"] += 1
         else:
             if not self.heard or after(number, self.first) < 0:
                 self.first = number
@@ -240,11 +243,11 @@ class HopTwin(TwinNode):
 
     def emit(self, extra: int, words: Words) -> None:
         if self.root:
-            self.counts["completed"] += 1
+            self.counters["completed"] += 1
             self.down[self.down_next] = (extra, words)
             self.down_next = plus(self.down_next, 1)
         else:
-            self.counts["forwarded"] += 1
+            self.counters["forwarded"] += 1
             self.up[self.up_next] = (extra, words)
             self.up_next = plus(self.up_next, 1)
 
@@ -307,11 +310,17 @@ class HopTwin(TwinNode):
 
     def send_more(self, sender: Sender, kind: int, frames: dict[int, Body], following: int, to: int) -> None:
         while sender.sent != following and after(sender.limit, sender.sent) > 0:
-            self.counts["sent"] += 1
+            self.counters["sent"] += 1
             self.put(kind, sender.sent, to, *frames[sender.sent])
             sender.sent = plus(sender.sent, 1)
 
-    def deadline_ns(self) -> int | None:
+    def tell_unheard(self) -> None:
+        """Children that have all sums keep silent until they are told of the rebuilt tree."""
+        for child, endpoint in enumerate(self.children):
+            if child not in self.heard:
+                self.put(REBUILT, 0, endpoint)
+
+    def deadline(self) -> int | None:
         return self.timer if self.busy else None
 
     def wake(self, now: int) -> Sent:
@@ -321,18 +330,16 @@ class HopTwin(TwinNode):
         if not self.started:
             if len(self.heard) == len(self.children):
                 self.put(HELLO, self.first, self.parent)
-            for child, endpoint in enumerate(self.children):
-                if child not in self.heard:
-                    self.put(REBUILT, 0, endpoint)
-            return self.sent()
+            self.tell_unheard()
+            return self.taken()
         links = [] if self.root else [(self.to_parent, VALUES, self.up, self.up_next, self.parent)]
         links += [(self.to[c], SUMS, self.down, self.down_next, each) for c, each in enumerate(self.children)]
         for sender, kind, frames, following, to in links:
             if sender.acknowledged != following:
                 for number in sender.again():
-                    self.counts["resent"] += 1
+                    self.counters["resent"] += 1
                     self.put(kind, number, to, *frames[number])
-        return self.sent()
+        return self.taken()
 
 
 @dataclass
@@ -357,8 +364,8 @@ class Tree:
         return self.base != self.end or self.to.acknowledged != self.made
 
 
-class CamdoopWorkerTwin(TwinNode):
-    def __init__(self, job: TwinJob, above: int) -> None:
+class CamdoopWorkerTwin(Machine):
+    def __init__(self, job: Job, above: int) -> None:
         super().__init__()
         self.job, self.above = job, above
         first = job.number("first")
@@ -393,7 +400,7 @@ class CamdoopWorkerTwin(TwinNode):
                     self.proceed(which)
                 else:
                     self.put(which, HELLO, tree.begin)
-        return self.sent()
+        return self.taken()
 
     def cut(self, which: int) -> bool:
         tree = self.trees[which]
@@ -428,22 +435,22 @@ class CamdoopWorkerTwin(TwinNode):
             and after(tree.to.limit, tree.to.sent) > 0
             and (tree.to.sent != tree.made or self.cut(which))
         ):
-            self.counts["sent"] += 1
+            self.counters["sent"] += 1
             self.put(which, VALUES, tree.to.sent, *tree.chunks[tree.to.sent])
             tree.to.sent = plus(tree.to.sent, 1)
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         frame = read_frame(packet)
         if frame is None or not len(frame.words):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif sender != self.above or frame.job != self.job.id or frame.tree >= len(self.trees):
-            self.counts["unknown_sender"] += 1
+            self.counters["unknown_sender"] += 1
         elif not well_formed(frame, self.job) or frame.type in (VALUES, HELLO):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         else:
             self.accept(frame, now)
-        return self.sent()
+        return self.taken()
 
     def accept(self, frame: Frame, now: int) -> None:
         which, epoch = frame.tree, int(frame.words[0])
@@ -455,29 +462,29 @@ class CamdoopWorkerTwin(TwinNode):
             tree.epoch, tree.started, tree.timer = epoch, False, now + self.job.timeout
             self.put(which, HELLO, tree.base)
         elif epoch != tree.epoch:
-            self.counts["bad_epoch"] += 1
+            self.counters["bad_epoch"] += 1
         elif frame.type == REBUILT:
-            self.counts["duplicate"] += 1
+            self.counters["duplicate"] += 1
         elif frame.type == START:
             if tree.started:
-                self.counts["duplicate"] += 1
+                self.counters["duplicate"] += 1
             elif not self.pairs and not 0 <= after(tree.base, frame.number) <= self.job.window:
-                self.counts["malformed"] += 1
+                self.counters["malformed"] += 1
             else:
                 tree.started, tree.timer = True, now + self.job.timeout
                 tree.to.start(frame.number, self.job.slots)
                 tree.source.start(frame.number)
                 self.proceed(which)
         elif not tree.started:
-            self.counts["future"] += 1
+            self.counters["future"] += 1
         elif frame.type == ACKNOWLEDGED:
             if tree.to.take(frame.number, frame.extra, tree.made):
                 tree.timer = now + self.job.timeout
                 self.proceed(which)
             else:
-                self.counts["stale"] += 1
+                self.counters["stale"] += 1
         else:
-            self.counts[tree.source.take(frame)] += 1
+            self.counters[tree.source.take(frame)] += 1
             if tree.source.ready:
                 while tree.source.ready:
                     self.take(which)
@@ -491,7 +498,7 @@ class CamdoopWorkerTwin(TwinNode):
         number = tree.source.used
         extra, words = tree.source.use()
         if self.pairs:
-            self.counts["completed"] += 1
+            self.counters["completed"] += 1
             tree.merged += zip(words[0::2].tolist(), words[1::2].tolist(), strict=True)
             tree.base = plus(tree.base, extra)
             if self.done:
@@ -500,12 +507,12 @@ class CamdoopWorkerTwin(TwinNode):
                     [len(pairs), 0, *(word for pair in pairs for word in pair)], dtype=np.uint32
                 )
         elif tree.base != tree.end and number == tree.base:
-            self.counts["completed"] += 1
+            self.counters["completed"] += 1
             at = (after(tree.base, tree.begin) * len(self.trees) + which) * self.job.values
             self.output[at : at + self.job.values] = words
             tree.base = plus(tree.base, 1)
 
-    def deadline_ns(self) -> int | None:
+    def deadline(self) -> int | None:
         if self.failed:
             return None
         times = [tree.timer for tree in self.trees if tree.waits]
@@ -514,7 +521,7 @@ class CamdoopWorkerTwin(TwinNode):
         return min(times, default=None)
 
     def wake(self, now: int) -> Sent:
-        deadline = self.deadline_ns()
+        deadline = self.deadline()
         if deadline is None or now < deadline:
             return []
         if not self.done and now >= self.progress + self.job.give_up_timeout:
@@ -528,6 +535,6 @@ class CamdoopWorkerTwin(TwinNode):
                 self.put(which, HELLO, tree.base)
                 continue
             for number in tree.to.again():
-                self.counts["resent"] += 1
+                self.counters["resent"] += 1
                 self.put(which, VALUES, number, *tree.chunks[number])
-        return self.sent()
+        return self.taken()

@@ -1,17 +1,16 @@
-"""Frames of the protocols that add in hardware trees (cpp/aggregation/frame.h), and what their nodes share."""
+"""Frames of the protocols that add in hardware trees (cpp/hardware_trees/frame.h), and what their nodes share."""
 
 from __future__ import annotations
 
 import struct
-from collections import Counter
-from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 from numpy.typing import NDArray
 
+from reference.innetwork.machine import Job, Machine, Sent
+
 Words = NDArray[np.uint32]
-Sent = list[tuple[list[int], bytes]]
 
 NEVER = None
 HEAD = struct.Struct(">BBHIII")
@@ -27,7 +26,7 @@ class Frame:
     tree: int = 0
     extra: int = 0
 
-    def packed(self) -> bytes:
+    def pack(self) -> bytes:
         head = HEAD.pack(self.type, self.tree, len(self.words), self.job, self.number, self.extra)
         return head + self.words.astype(">u4").tobytes()
 
@@ -54,43 +53,10 @@ def added(element: str, one: Words, two: Words) -> Words:
         return (one.view(np.float32) + two.view(np.float32)).view(np.uint32)
 
 
-@dataclass
-class TwinJob:
-    """As the native job."""
+class WindowTwin(Machine):
+    """A worker with a window of numbered frames (cpp/hardware_trees/window.h)."""
 
-    id: int
-    workers: int
-    slots: int
-    values: int
-    window: int
-    element: str = "int32"
-    timeout: int = 10_000_000
-    give_up_timeout: int = 30_000_000_000
-    settings: dict[str, float] = field(default_factory=dict)
-
-    def number(self, name: str, otherwise: int = 0) -> int:
-        return int(self.settings.get(name, otherwise))
-
-
-class TwinNode:
-    """Counts, and what is sent while the node is driven."""
-
-    def __init__(self) -> None:
-        self.counts: Counter[str] = Counter()
-        self.out: Sent = []
-
-    def sent(self) -> Sent:
-        sent, self.out = self.out, []
-        return sent
-
-    def send(self, to: Sequence[int], frame: Frame) -> None:
-        self.out.append((list(to), frame.packed()))
-
-
-class WindowTwin(TwinNode):
-    """A worker with a window of numbered frames (cpp/aggregation/window.h)."""
-
-    def __init__(self, job: TwinJob, above: int) -> None:
+    def __init__(self, job: Job, above: int) -> None:
         super().__init__()
         self.job, self.above = job, above
         self.first = self.base = self.next = self.end = job.number("first")
@@ -121,24 +87,24 @@ class WindowTwin(TwinNode):
             and after(self.next, self.base) < self.job.window
             and self.allowed(self.next)
         ):
-            self.counts["sent"] += 1
+            self.counters["sent"] += 1
             self.send([self.above], self.frame(self.next))
             self.next = (self.next + 1) % 2**32
 
     def send_again(self, first: int) -> None:
         while first != self.next:
             if first not in self.got:
-                self.counts["resent"] += 1
+                self.counters["resent"] += 1
                 self.send([self.above], self.frame(first))
             first = (first + 1) % 2**32
 
     def read(self, sender: int, packet: bytes) -> Frame | None:
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         frame = read_frame(packet)
         if frame is None:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif sender != self.above or frame.job != self.job.id:
-            self.counts["unknown_sender"] += 1
+            self.counters["unknown_sender"] += 1
         else:
             return frame
         return None
@@ -151,7 +117,7 @@ class WindowTwin(TwinNode):
 
     def awaited(self, number: int) -> bool:
         why = self.under_way(number) or ("duplicate" if number in self.got else None)
-        self.counts[why or "completed"] += 1
+        self.counters[why or "completed"] += 1
         return why is None
 
     def take(self, number: int, now: int) -> None:
@@ -164,20 +130,20 @@ class WindowTwin(TwinNode):
             self.paused_until = 0
         self.proceed()
 
-    def deadline_ns(self) -> int | None:
+    def deadline(self) -> int | None:
         if self.done or self.failed:
             return NEVER
         return min(self.paused_until or self.timer, self.progress + self.job.give_up_timeout)
 
     def wake(self, now: int) -> Sent:
-        deadline = self.deadline_ns()
+        deadline = self.deadline()
         if deadline is not None and now >= deadline:
             if now >= self.progress + self.job.give_up_timeout:
                 self.failed = True
-                return self.sent()
+                return self.taken()
             self.paused_until = 0
             if now >= self.timer:
                 self.send_again(self.base)
                 self.timer = now + self.job.timeout
             self.proceed()
-        return self.sent()
+        return self.taken()

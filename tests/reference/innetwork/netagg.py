@@ -1,13 +1,14 @@
-"""NetAgg packet by packet: the twin of cpp/aggregation/netagg.h, whose head has the format."""
+"""NetAgg packet by packet: the twin of cpp/stream_trees/netagg.h, whose head has the format."""
 
 from __future__ import annotations
 
 import struct
 from collections import Counter, deque
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from reference.innetwork.streams import CIRCLE, Received, Sender, Sent, combine, distance, signed
+from reference.innetwork.machine import Job, Sent
+from reference.innetwork.streams import CIRCLE, Received, Sender, combine, distance, signed
 
 HEAD = struct.Struct(">BBBBIIIIIHH")
 ACKNOWLEDGEMENT = struct.Struct(">BBHIIQ")
@@ -17,32 +18,19 @@ OPERATIONS = ("sum", "minimum", "maximum", "largest")
 MOST_OUTGOING = 64
 
 
-@dataclass(frozen=True)
-class Options:
-    application: int
-    workers: int
-    slots: int
-    values: int
-    window: int
-    element: str
-    timeout: int
-    give_up_timeout: int
-    settings: Mapping[str, float]
-
-    def setting(self, name: str, otherwise: int) -> int:
-        return int(self.settings.get(name, otherwise))
-
+@dataclass
+class Options(Job):
     @property
     def operation(self) -> str:
-        return OPERATIONS[self.setting("operation", 0)]
+        return OPERATIONS[self.number("operation", 0)]
 
     @property
     def most(self) -> int:
-        return self.setting("k", 1) if self.operation == "largest" else self.values
+        return self.number("k", 1) if self.operation == "largest" else self.values
 
     @property
     def first(self) -> int:
-        return self.setting("sequence", 0)
+        return self.number("sequence", 0)
 
     @property
     def places(self) -> int:
@@ -55,15 +43,15 @@ class Options:
 
     @property
     def dead(self) -> int:
-        return self.setting("dead", 4 * self.setting("heartbeat", 0))
+        return self.number("dead", 4 * self.number("heartbeat", 0))
 
     @property
     def again(self) -> int:
-        return self.setting("again", min(self.give_up_timeout // 4, 1024 * self.timeout))
+        return self.number("again", min(self.give_up_timeout // 4, 1024 * self.timeout))
 
     @property
     def fallbacks(self) -> list[int]:
-        return [self.setting(name, -1) for name in ("next", "master") if self.setting(name, -1) >= 0]
+        return [self.number(name, -1) for name in ("next", "master") if self.number(name, -1) >= 0]
 
     def stream(self, receivers: Sequence[int]) -> Sender:
         return Sender(
@@ -98,7 +86,7 @@ class Message:
     values: tuple[int, ...]
 
     def packed(self, options: Options, sequence: int) -> bytes:
-        operation, application = options.setting("operation", 0), options.application
+        operation, application = options.number("operation", 0), options.id
         who = (self.contributors, self.members)
         head = (
             self.kind,
@@ -123,10 +111,7 @@ def message_of(packet: bytes, options: Options) -> Message | None:
         packet
     )
     fields = (
-        operation == options.setting("operation", 0)
-        and flags <= (kind == PARTIAL)
-        and zero == 0
-        and rest == 0
+        operation == options.number("operation", 0) and flags <= (kind == PARTIAL) and zero == 0 and rest == 0
     )
     bits = contributors != 0 and (members == 0 or contributors & ~members == 0)
     length = 1 <= count <= options.most and len(packet) == HEAD.size + 4 * count
@@ -201,7 +186,7 @@ class Box:
 
     def __init__(self, options: Options, children: Sequence[int], parent: int = -1) -> None:
         self.options = options
-        expected = len(children) - options.setting("standby", 0)
+        expected = len(children) - options.number("standby", 0)
         self.children = [
             Child(at, Received(options.first), options.stream([at]), place >= expected)
             for place, at in enumerate(children)
@@ -223,7 +208,7 @@ class Box:
         return any(each.state == "open" and each.sent for each in self.slots)
 
     def members(self) -> int:
-        given = self.options.setting("members", 0)
+        given = self.options.number("members", 0)
         expected = [each.members for each in self.children if not each.standby]
         if given or 0 in expected:
             return given
@@ -241,7 +226,7 @@ class Box:
         if len(packet) < HEARTBEAT.size or packet[0] not in (PARTIAL, RESULT, ACK, BEAT):
             self.counters["malformed"] += 1
             return out
-        if int.from_bytes(packet[4:8], "big") != self.options.application:
+        if int.from_bytes(packet[4:8], "big") != self.options.id:
             self.counters["out_of_range"] += 1
             return out
         child = next((each for each in self.children if each.at == sender), None)
@@ -255,7 +240,7 @@ class Box:
             self.acknowledged(child, sender, packet, now, out)
             return out
         if packet[0] == BEAT:
-            self.counters["malformed"] += packet != HEARTBEAT.pack(BEAT, 0, 0, self.options.application)
+            self.counters["malformed"] += packet != HEARTBEAT.pack(BEAT, 0, 0, self.options.id)
             return out
         message = message_of(packet, self.options)
         if message is None:
@@ -294,15 +279,15 @@ class Box:
         else:
             child.window.take(message.sequence)
             child.listens = True
-            if self.options.setting("rate", 0) == 0:
+            if self.options.number("rate", 0) == 0:
                 self.merge(child, message, now, out)
             else:
                 self.tasks.append((child, message, size))
                 self.start_task(now)
-            beat = self.options.setting("heartbeat", 0)
+            beat = self.options.number("heartbeat", 0)
             if self.beat is None and beat:
                 self.beat = now + beat
-        out.append(([child.at], acknowledgement(self.options.application, child.window, False)))
+        out.append(([child.at], acknowledgement(self.options.id, child.window, False)))
 
     def merge(self, child: Child, message: Message, now: int, out: Sent) -> None:
         if not message.alone and message.members:
@@ -323,7 +308,7 @@ class Box:
             self.counters["evicted"] += slot.state == "open"
             slot.state, slot.request = "open", message.request
             slot.merged, slot.sent, slot.values = message.contributors, 0, list(message.values)
-            straggler = self.options.setting("straggler", 0)
+            straggler = self.options.number("straggler", 0)
             if straggler and self.up:
                 self.stragglers.append((now + straggler, message.request))
         elif message.contributors & slot.merged:
@@ -406,7 +391,7 @@ class Box:
             slot.merged = slot.sent = message.contributors
             slot.values = list(message.values)
             self.send_down(slot, now, out)
-        out.append(([sender], acknowledgement(self.options.application, window, False)))
+        out.append(([sender], acknowledgement(self.options.id, window, False)))
 
     def acknowledged(self, child: Child | None, sender: int, packet: bytes, now: int, out: Sent) -> None:
         if len(packet) != ACKNOWLEDGEMENT.size or packet[1] > 1 or packet[2:4] != b"\0\0":
@@ -439,13 +424,13 @@ class Box:
             child = self.children[which]
             if child.refused:
                 child.refused, self.asked_child = False, which
-                out.append(([child.at], acknowledgement(self.options.application, child.window, True)))
+                out.append(([child.at], acknowledgement(self.options.id, child.window, True)))
                 return
 
     def start_task(self, now: int) -> None:
         if self.task_end is None and self.tasks:
-            size, rate = self.tasks[0][2], self.options.setting("rate", 0)
-            self.task_end = now + self.options.setting("latency", 0) + size * 10**9 // rate
+            size, rate = self.tasks[0][2], self.options.number("rate", 0)
+            self.task_end = now + self.options.number("latency", 0) + size * 10**9 // rate
 
     def deadline(self) -> int | None:
         dues = [self.task_end, self.beat, *(each.down.due for each in self.children)]
@@ -483,8 +468,8 @@ class Box:
             awaited = (
                 self.slots_in_use() or self.tasks or any(each.down.due is not None for each in self.children)
             )
-            self.beat = now + self.options.setting("heartbeat", 0) if awaited else None
-            beat = HEARTBEAT.pack(BEAT, 0, 0, self.options.application)
+            self.beat = now + self.options.number("heartbeat", 0) if awaited else None
+            beat = HEARTBEAT.pack(BEAT, 0, 0, self.options.id)
             out += [([each.at], beat) for each in self.listening()]
         return out
 
@@ -495,8 +480,8 @@ class Worker:
     def __init__(self, options: Options, index: int, above: int) -> None:
         self.options, self.index = options, index
         self.trees = [Uplink(options, [above, *options.fallbacks])]
-        for tree in range(1, options.setting("trees", 1)):
-            uppers = [options.setting(f"{name}_{tree}", -1) for name in ("above", "next")]
+        for tree in range(1, options.number("trees", 1)):
+            uppers = [options.number(f"{name}_{tree}", -1) for name in ("above", "next")]
             self.trees.append(Uplink(options, [each for each in uppers if each >= 0]))
         self.first = self.base = self.next = 0
         self.chunks: list[list[int]] = []
@@ -525,6 +510,7 @@ class Worker:
             found += values + [0] * (len(given) - len(values))
         return found
 
+    @property
     def done(self) -> bool:
         return not self.active and not self.failed
 
@@ -562,7 +548,7 @@ class Worker:
         if len(packet) < HEARTBEAT.size or packet[0] not in (RESULT, ACK, BEAT):
             self.counters["malformed"] += 1
             return out
-        if int.from_bytes(packet[4:8], "big") != self.options.application:
+        if int.from_bytes(packet[4:8], "big") != self.options.id:
             self.counters["out_of_range"] += 1
             return out
         up = next((each for each in self.trees if sender in each.windows), None)
@@ -574,7 +560,7 @@ class Worker:
             self.acknowledged(up, sender, packet, now, out)
             return out
         if packet[0] == BEAT:
-            self.counters["malformed"] += packet != HEARTBEAT.pack(BEAT, 0, 0, self.options.application)
+            self.counters["malformed"] += packet != HEARTBEAT.pack(BEAT, 0, 0, self.options.id)
             return out
         message = message_of(packet, self.options)
         if message is None or message.contributors != (1 << self.options.workers) - 1:
@@ -590,7 +576,7 @@ class Worker:
         else:
             window.take(message.sequence)
             self.result(message, now, out)
-        out.append(([sender], acknowledgement(self.options.application, window, False)))
+        out.append(([sender], acknowledgement(self.options.id, window, False)))
         return out
 
     def acknowledged(self, up: Uplink, sender: int, packet: bytes, now: int, out: Sent) -> None:

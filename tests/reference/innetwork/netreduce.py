@@ -4,18 +4,18 @@ from __future__ import annotations
 
 import math
 import struct
-from collections import Counter
 from dataclasses import dataclass, field
 
 import numpy as np
+
+from reference.innetwork import machine
+from reference.innetwork.machine import Sent
 
 NOBODY = -1
 DATA, ACKNOWLEDGED, MISSING = 1, 2, 3
 HEADER, LAST, FROM_SWITCH = 1, 2, 4
 M32 = 2**32
 PATIENCE = 2**62
-
-Sent = list[tuple[list[int], bytes]]
 
 
 @dataclass
@@ -82,16 +82,7 @@ def power_of_two(number: int) -> int:
 
 
 @dataclass
-class Job:
-    id: int
-    workers: int
-    slots: int
-    values: int
-    window: int
-    floats: bool
-    timeout_ns: int
-    settings: dict[str, float]
-
+class Job(machine.Job):
     @property
     def packets(self) -> int:
         return int(self.settings.get("message_packets", 16))
@@ -147,23 +138,9 @@ class Served:
         return patterns.astype(">u4").tobytes()
 
 
-class Machine:
-    def __init__(self) -> None:
-        self.counters: Counter[str] = Counter()
-        self.sent: Sent = []
-
-    def send(self, to: int, packet: Packet) -> None:
-        self.sent.append(([to], packet.pack()))
-
-    def taken(self) -> Sent:
-        sent, self.sent = self.sent, []
-        return sent
-
-    def deadline(self) -> int | None:
-        return None
-
-    def wake(self, now: int) -> Sent:  # noqa: ARG002
-        return []
+class Machine(machine.Machine):
+    def send(self, to: int, packet: Packet) -> None:  # type: ignore[override]
+        super().send([to], packet)
 
 
 class Switch(Machine):
@@ -516,7 +493,7 @@ class Worker(Machine):
             return None
         if self.unacked == self.next_psn:
             return self.progress + PATIENCE
-        return self.armed + (self.job.timeout_ns << min(self.tries, 6))
+        return self.armed + (self.job.timeout << min(self.tries, 6))
 
     def wake(self, now: int) -> Sent:
         if not self.failure and self.unacked != self.next_psn and self.deadline() <= now:  # type: ignore[operator]

@@ -1,4 +1,4 @@
-"""Twin of cpp/aggregation/sharp.h: groups with slots of their own, sums in the order of the children."""
+"""Twin of cpp/hardware_trees/sharp.h: groups with slots of their own, sums in the order of the children."""
 
 from __future__ import annotations
 
@@ -9,15 +9,13 @@ import numpy as np
 
 from reference.innetwork.frames import (
     Frame,
-    Sent,
-    TwinJob,
-    TwinNode,
     WindowTwin,
     Words,
     added,
     after,
     read_frame,
 )
+from reference.innetwork.machine import Job, Machine, Sent
 
 VALUES, SUM, REQUEST, GRANT = 1, 2, 3, 4
 
@@ -26,7 +24,7 @@ def possible(frame: Frame) -> bool:
     return 0 < frame.extra < 2**30 if frame.type in (REQUEST, GRANT) else frame.extra <= 1
 
 
-def to_wire(job: TwinJob, values: Words) -> Words:
+def to_wire(job: Job, values: Words) -> Words:
     """Words on the way of the values of a frame."""
     half = job.number("half")
     if half == 0:
@@ -40,7 +38,7 @@ def to_wire(job: TwinJob, values: Words) -> Words:
     return np.asarray(bits[0::2] << 16 | bits[1::2], dtype=np.uint32)
 
 
-def from_wire(job: TwinJob, words: Words) -> Words:
+def from_wire(job: Job, words: Words) -> Words:
     half = job.number("half")
     if half == 0:
         return words
@@ -50,7 +48,7 @@ def from_wire(job: TwinJob, words: Words) -> Words:
     return np.asarray(bits << 16, dtype=np.uint32)
 
 
-def combined(job: TwinJob, one: Words, two: Words) -> Words:
+def combined(job: Job, one: Words, two: Words) -> Words:
     operation = job.number("operation")
     if operation == 0:
         return added(job.element, one, two)
@@ -71,7 +69,7 @@ class Buffer:
 
 @dataclass
 class Group:
-    job: TwinJob
+    job: Job
     children: list[int]
     parent: int
     buffers: dict[int, Buffer]  # by place
@@ -83,14 +81,14 @@ class Group:
         return (self.job.values + 1) // 2 if self.job.number("half") else self.job.values
 
 
-class SharpSwitchTwin(TwinNode):
+class SharpSwitchTwin(Machine):
     def __init__(self) -> None:
         super().__init__()
         self.groups: dict[int, Group] = {}
         self.streaming: dict[int, int] = {}
         self.waiting: dict[int, list[int]] = {}
 
-    def open(self, job: TwinJob, children: Sequence[int], parent: int = -1) -> None:
+    def open(self, job: Job, children: Sequence[int], parent: int = -1) -> None:
         ring = 1 << (2 * job.window - 1).bit_length()
         numbers = [(job.number("first") + i) % 2**32 for i in range(ring)]
         buffers = {number % ring: Buffer((number - ring) % 2**32) for number in numbers}
@@ -101,68 +99,68 @@ class SharpSwitchTwin(TwinNode):
         self.leave_tree(group)
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:  # noqa: ARG002
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         frame = read_frame(packet)
         group = self.groups.get(frame.job) if frame is not None else None
         if frame is None:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif group is None or not (sender in group.children or sender == group.parent != -1):
-            self.counts["unknown_sender"] += 1
+            self.counters["unknown_sender"] += 1
         else:
             below = sender in group.children
             words = group.words if frame.type in (VALUES, SUM) else 0
             kinds = (VALUES, REQUEST) if below else (SUM, GRANT)
             if frame.type not in kinds or frame.tree or not possible(frame) or len(frame.words) != words:
-                self.counts["malformed"] += 1
+                self.counters["malformed"] += 1
             elif below:
                 self.from_child(group, group.children.index(sender), frame)
             else:
                 self.from_parent(group, frame)
-        return self.sent()
+        return self.taken()
 
     def from_child(self, group: Group, child: int, frame: Frame) -> None:
         buffer = group.buffers[frame.number % len(group.buffers)]
         step = after(frame.number, buffer.number)
         if step < 0 or (step == 0 and buffer.stage == "unused"):
-            self.counts["stale"] += 1
+            self.counters["stale"] += 1
             return
         if step > 0:
             if step != len(group.buffers) or buffer.stage not in ("unused", "summed"):
-                self.counts["future"] += 1
+                self.counters["future"] += 1
                 return
             if group.parent == -1 and frame.type == VALUES and frame.extra and not group.streams:
-                self.counts["over_quota"] += 1
+                self.counters["over_quota"] += 1
                 return
             buffer = Buffer(frame.number, frame.type, frame.extra, "open")
             group.buffers[frame.number % len(group.buffers)] = buffer
         elif (frame.type, frame.extra) != (buffer.type, buffer.extra):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
             return
         if child not in buffer.given:
-            self.counts["aggregated"] += 1
+            self.counters["aggregated"] += 1
             buffer.given[child] = frame.words
             if len(buffer.given) == len(group.children):
                 self.complete(group, buffer)
         elif buffer.stage == "summed":
-            self.counts["answered"] += 1
+            self.counters["answered"] += 1
             self.pass_on(group, buffer, [group.children[child]], down=True)
         else:
-            self.counts["duplicate"] += 1
+            self.counters["duplicate"] += 1
             if buffer.stage == "waits":
                 self.serve_tree(group.job.number("tree"))
             if buffer.stage == "passed up":
-                self.counts["resent"] += 1
+                self.counters["resent"] += 1
                 self.pass_on(group, buffer, [group.parent], down=False)
 
     def from_parent(self, group: Group, frame: Frame) -> None:
         buffer = group.buffers[frame.number % len(group.buffers)]
         step = after(frame.number, buffer.number)
         if step or buffer.stage == "unused":
-            self.counts["future" if step > 0 else "stale"] += 1
+            self.counters["future" if step > 0 else "stale"] += 1
         elif buffer.stage == "summed":
-            self.counts["duplicate"] += 1
+            self.counters["duplicate"] += 1
         elif (frame.type, frame.extra, "passed up") != (buffer.type + 1, buffer.extra, buffer.stage):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         else:
             buffer.sum = frame.words
             self.finish(group, buffer)
@@ -175,7 +173,7 @@ class SharpSwitchTwin(TwinNode):
             buffer.sum = to_wire(group.job, total)
         tree = group.job.number("tree")
         if group.parent != -1:
-            self.counts["forwarded"] += 1
+            self.counters["forwarded"] += 1
             buffer.stage = "passed up"
             self.pass_on(group, buffer, [group.parent], down=False)
         elif buffer.type == REQUEST and (self.waiting.get(tree) or not self.take_tree(group, buffer)):
@@ -185,7 +183,7 @@ class SharpSwitchTwin(TwinNode):
             self.finish(group, buffer)
 
     def finish(self, group: Group, buffer: Buffer) -> None:
-        self.counts["completed"] += 1
+        self.counters["completed"] += 1
         buffer.stage = "summed"
         self.pass_on(group, buffer, group.children, down=True)
         if group.streams and buffer.type == VALUES:
@@ -235,7 +233,7 @@ class SharpWorkerTwin(WindowTwin):
         size = (2 if self.job.number("half") else 4) * len(words)
         self.streams = size > self.job.number("low_latency", 4096)
         self.start(frames + self.streams, now)
-        return self.sent()
+        return self.taken()
 
     def allowed(self, number: int) -> bool:
         return not self.streams or number == self.first or self.base != self.first
@@ -262,9 +260,9 @@ class SharpWorkerTwin(WindowTwin):
         )
         request = self.streams and frame.number == self.first
         if wrong or (self.under_way(frame.number) is None and request != (frame.type == GRANT)):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif self.awaited(frame.number):
             if frame.type == SUM:
                 self.output[self.cut(frame.number)] = from_wire(self.job, frame.words)
             self.take(frame.number, now)
-        return self.sent()
+        return self.taken()

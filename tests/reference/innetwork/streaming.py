@@ -1,4 +1,4 @@
-"""Twin of cpp/aggregation/streaming.h: frames wait in a queue for each port, whose heads are added."""
+"""Twin of cpp/hardware_trees/streaming.h: frames wait in a queue for each port, whose heads are added."""
 
 from __future__ import annotations
 
@@ -8,15 +8,13 @@ import numpy as np
 
 from reference.innetwork.frames import (
     Frame,
-    Sent,
-    TwinJob,
-    TwinNode,
     WindowTwin,
     Words,
     added,
     after,
     read_frame,
 )
+from reference.innetwork.machine import Job, Machine, Sent
 
 VALUES, SUM, PAUSE, RESUME, MISSING = 1, 2, 3, 4, 5
 
@@ -33,8 +31,8 @@ class Port:
         self.queue: list[Words] = []
 
 
-class StreamingSwitchTwin(TwinNode):
-    def __init__(self, job: TwinJob, children: Sequence[int], parent: int = -1) -> None:
+class StreamingSwitchTwin(Machine):
+    def __init__(self, job: Job, children: Sequence[int], parent: int = -1) -> None:
         super().__init__()
         self.job, self.children, self.parent = job, list(children), parent
         self.headroom = job.number("headroom")
@@ -44,20 +42,20 @@ class StreamingSwitchTwin(TwinNode):
         self.parent_paused_until = 0
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
-        self.counts["received"] += 1
+        self.counters["received"] += 1
         frame = read_frame(packet)
         below = sender in self.children
         if frame is None:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif frame.job != self.job.id or not (below or (sender == self.parent != -1)):
-            self.counts["unknown_sender"] += 1
+            self.counters["unknown_sender"] += 1
         elif not well_formed(frame, self.job.values) or below != (frame.type == VALUES):
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif below:
             self.from_child(sender, frame, now)
         else:
             self.from_parent(frame, now)
-        return self.sent()
+        return self.taken()
 
     def control(self, kind: int, number: int, to: int) -> None:
         self.send([to], Frame(kind, self.job.id, number))
@@ -69,17 +67,17 @@ class StreamingSwitchTwin(TwinNode):
             self.again(sender, frame.number, now)
             self.add(now)
         elif step > 0:
-            self.counts["future"] += 1
+            self.counters["future"] += 1
             if not port.told:
                 self.control(MISSING, port.next, sender)
             port.told = True
         elif len(port.queue) == self.job.slots:
-            self.counts["over_quota"] += 1
+            self.counters["over_quota"] += 1
             port.paused = port.told = port.overflowed = True
             self.control(PAUSE, port.next, sender)
             self.add(now)
         else:
-            self.counts["aggregated"] += 1
+            self.counters["aggregated"] += 1
             port.queue.append(frame.words)
             port.next = (port.next + 1) % 2**32
             port.told = False
@@ -91,16 +89,16 @@ class StreamingSwitchTwin(TwinNode):
     def again(self, sender: int, number: int, now: int) -> None:
         behind = after(self.added, number)
         if behind <= 0:
-            self.counts["duplicate"] += 1
+            self.counters["duplicate"] += 1
         elif behind > self.job.window or number not in self.kept:
-            self.counts["stale"] += 1
+            self.counters["stale"] += 1
         elif self.kept[number][0] == "result":
-            self.counts["answered"] += 1
+            self.counters["answered"] += 1
             self.send([sender], Frame(SUM, self.job.id, number, self.kept[number][1]))
         else:
-            self.counts["duplicate"] += 1
+            self.counters["duplicate"] += 1
             if now >= self.parent_paused_until:
-                self.counts["resent"] += 1
+                self.counters["resent"] += 1
                 self.send([self.parent], Frame(VALUES, self.job.id, number, self.kept[number][1]))
 
     def from_parent(self, frame: Frame, now: int) -> None:
@@ -111,23 +109,23 @@ class StreamingSwitchTwin(TwinNode):
             self.parent_paused_until = 0
             self.add(now)
         elif frame.type == MISSING and not 0 < behind <= self.job.window:
-            self.counts["stale"] += 1
+            self.counters["stale"] += 1
         elif frame.type == MISSING:
             number = frame.number
             while number != self.added:
                 stage, words = self.kept.get(number, ("", None))
                 if stage == "partial" and words is not None:
-                    self.counts["resent"] += 1
+                    self.counters["resent"] += 1
                     self.send([self.parent], Frame(VALUES, self.job.id, number, words))
                 number = (number + 1) % 2**32
         elif behind <= 0:
-            self.counts["future"] += 1
+            self.counters["future"] += 1
         elif behind > self.job.window:
-            self.counts["stale"] += 1
+            self.counters["stale"] += 1
         elif self.kept.get(frame.number, ("",))[0] != "partial":
-            self.counts["duplicate"] += 1
+            self.counters["duplicate"] += 1
         else:
-            self.counts["completed"] += 1
+            self.counters["completed"] += 1
             self.kept[frame.number] = ("result", frame.words)
             self.send(self.children, Frame(SUM, self.job.id, frame.number, frame.words))
             self.add(now)
@@ -146,7 +144,7 @@ class StreamingSwitchTwin(TwinNode):
             number, self.added = self.added, (self.added + 1) % 2**32
             self.kept.pop(before, None)
             self.kept[number] = ("result" if root else "partial", total)
-            self.counts["completed" if root else "forwarded"] += 1
+            self.counters["completed" if root else "forwarded"] += 1
             to = self.children if root else [self.parent]
             self.send(to, Frame(SUM if root else VALUES, self.job.id, number, total))
             any_added = True
@@ -167,7 +165,7 @@ class StreamingWorkerTwin(WindowTwin):
         self.words[: len(words)] = words
         self.output = np.zeros(frames * values, dtype=np.uint32)
         self.start(frames, now)
-        return self.sent()
+        return self.taken()
 
     def cut(self, number: int) -> slice:
         at = after(number, self.first) * self.job.values
@@ -181,7 +179,7 @@ class StreamingWorkerTwin(WindowTwin):
         if frame is None:
             return []
         if not well_formed(frame, self.job.values) or frame.type == VALUES:
-            self.counts["malformed"] += 1
+            self.counters["malformed"] += 1
         elif frame.type == PAUSE:
             if not self.done:
                 self.paused_until = now + self.job.timeout
@@ -193,8 +191,8 @@ class StreamingWorkerTwin(WindowTwin):
             if why is None:
                 self.send_again(frame.number)
             else:
-                self.counts[why] += 1
+                self.counters[why] += 1
         elif self.awaited(frame.number):
             self.output[self.cut(frame.number)] = frame.words
             self.take(frame.number, now)
-        return self.sent()
+        return self.taken()

@@ -1,5 +1,5 @@
 """Streams of packets over links that lose, double and reorder them, packet by packet: the twin of
-cpp/aggregation/stream.h, and of combine.h for what the packets carry."""
+cpp/stream_trees/stream.h, and of combine.h for what the packets carry."""
 
 from __future__ import annotations
 
@@ -8,9 +8,10 @@ from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from reference.innetwork.machine import Sent
+
 CIRCLE = 1 << 32
 MOST_WINDOW = 64
-Sent = list[tuple[list[int], bytes]]
 
 
 def distance(a: int, b: int) -> int:

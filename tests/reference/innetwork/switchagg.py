@@ -1,13 +1,14 @@
-"""SwitchAgg packet by packet: the twin of cpp/aggregation/switchagg.h, whose head has the format."""
+"""SwitchAgg packet by packet: the twin of cpp/stream_trees/switchagg.h, whose head has the format."""
 
 from __future__ import annotations
 
 import struct
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
-from reference.innetwork.streams import CIRCLE, MOST_WINDOW, Received, Sender, Sent, combine, distance
+from reference.innetwork.machine import Job, Sent
+from reference.innetwork.streams import CIRCLE, MOST_WINDOW, Received, Sender, combine, distance
 
 HEAD = struct.Struct(">BBBBIIIHH")
 ACKNOWLEDGEMENT = struct.Struct(">BBHIIQ")
@@ -77,44 +78,31 @@ class Engine:
         return None
 
 
-@dataclass(frozen=True)
-class Options:
-    tree: int
-    workers: int
-    slots: int
-    values: int
-    window: int
-    element: str
-    timeout: int
-    give_up_timeout: int
-    settings: Mapping[str, float]
-
-    def setting(self, name: str, otherwise: int) -> int:
-        return int(self.settings.get(name, otherwise))
-
+@dataclass
+class Options(Job):
     @property
     def lanes(self) -> int:
-        return self.setting("lanes", self.values)
+        return self.number("lanes", self.values)
 
     @property
     def key_bytes(self) -> int:
-        return self.setting("key_bytes", 4)
+        return self.number("key_bytes", 4)
 
     @property
     def back(self) -> int:
-        return self.setting("back", 16 * self.slots)
+        return self.number("back", 16 * self.slots)
 
     @property
     def round(self) -> int:
-        return self.setting("round", max(self.back, 1))
+        return self.number("round", max(self.back, 1))
 
     @property
     def first(self) -> int:
-        return self.setting("sequence", 0)
+        return self.number("sequence", 0)
 
     @property
     def operation(self) -> str:
-        return OPERATIONS[self.setting("operation", 0)]
+        return OPERATIONS[self.number("operation", 0)]
 
     @property
     def most_pairs(self) -> int:
@@ -131,7 +119,7 @@ def engine_of(length: int) -> int:
 def pairs_of(packet: bytes, options: Options) -> list[tuple[bytes, Values]] | None:
     """The pairs of a packet; None where it is not one of the job."""
     _, operation, flags, zero, _, _, _, _, count = HEAD.unpack_from(packet)
-    if operation != options.setting("operation", 0) or flags > 1 or zero != 0:
+    if operation != options.number("operation", 0) or flags > 1 or zero != 0:
         return None
     if count > options.most_pairs or (count == 0 and flags == 0):
         return None
@@ -186,7 +174,7 @@ class Switch:
         if len(packet) < HEAD.size or packet[0] not in (UP, DOWN, ACK):
             self.counters["malformed"] += 1
             return out
-        if int.from_bytes(packet[4:8], "big") != self.options.tree:
+        if int.from_bytes(packet[4:8], "big") != self.options.id:
             self.counters["out_of_range"] += 1
             return out
         index = next((at for at, child in enumerate(self.children) if child.at == sender), None)
@@ -269,13 +257,13 @@ class Switch:
 
     def answer(self, child: Child, again: bool, out: Sent) -> None:
         awaited = next((at + 1 for at, each in enumerate(self.children) if not each.complete), 0)
-        fields = (ACK, again, awaited, self.options.tree, child.window.next, child.window.beyond())
+        fields = (ACK, again, awaited, self.options.id, child.window.next, child.window.beyond())
         out.append(([child.at], ACKNOWLEDGEMENT.pack(*fields)))
 
     def answer_parent(self, out: Sent) -> None:
         """What all children have."""
         self.answered = self.down.base
-        out.append(([self.parent], ACKNOWLEDGEMENT.pack(ACK, 0, 0, self.options.tree, self.answered, 0)))
+        out.append(([self.parent], ACKNOWLEDGEMENT.pack(ACK, 0, 0, self.options.id, self.answered, 0)))
 
     def emit(self, pair: tuple[bytes, Values], now: int, out: Sent) -> None:
         self.filling.append(packed(*pair))
@@ -284,9 +272,9 @@ class Switch:
 
     def send_filled(self, end: bool, now: int, out: Sent) -> None:
         root = self.parent == -1
-        operation = self.options.setting("operation", 0)
+        operation = self.options.number("operation", 0)
         acknowledged = 0 if root else self.down.base
-        kind, tree, sequence = DOWN if root else UP, self.options.tree, self.top.next
+        kind, tree, sequence = DOWN if root else UP, self.options.id, self.top.next
         head = HEAD.pack(kind, operation, end, 0, tree, sequence, acknowledged, self.round, len(self.filling))
         self.top.send(sequence, head + b"".join(self.filling), now, out, self.counters)
         self.filling = []
@@ -373,6 +361,7 @@ class Worker:
     def tensor(self, count: int) -> list[int]:
         return [value for _, values in sorted(self.combined.items()) for value in values][:count]
 
+    @property
     def done(self) -> bool:
         return not self.rounds and not self.failed
 
@@ -387,7 +376,7 @@ class Worker:
             )
 
     def head(self, end: bool, sequence: int, count: int) -> bytes:
-        operation, tree = self.options.setting("operation", 0), self.options.tree
+        operation, tree = self.options.number("operation", 0), self.options.id
         return HEAD.pack(UP, operation, end, 0, tree, sequence, self.received.next, self.round, count)
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
@@ -395,7 +384,7 @@ class Worker:
         self.counters["received"] += 1
         if len(packet) < HEAD.size or packet[0] not in (DOWN, ACK):
             self.counters["malformed"] += 1
-        elif int.from_bytes(packet[4:8], "big") != self.options.tree:
+        elif int.from_bytes(packet[4:8], "big") != self.options.id:
             self.counters["out_of_range"] += 1
         elif sender != self.above:
             self.counters["unknown_sender"] += 1
@@ -433,7 +422,7 @@ class Worker:
             self.waiting[sequence] = packet
             self.progress, self.probed = now, False
             self.deliver(now, out)
-        fields = (ACK, 0, 0, self.options.tree, self.received.next, self.received.beyond())
+        fields = (ACK, 0, 0, self.options.id, self.received.next, self.received.beyond())
         out.append(([self.above], ACKNOWLEDGEMENT.pack(*fields)))
 
     def deliver(self, now: int, out: Sent) -> None:

@@ -13,24 +13,17 @@ from dataclasses import dataclass, field
 import numpy as np
 from tests.reference.innetwork.numerics import block_exponent, block_quantised, block_scale
 
-Sent = list[tuple[list[int], bytes]]
+from reference.innetwork.machine import Job, Sent
+
 CIRCLE = 2**32
 KINDS = {64: 0x11, 256: 0x13}
 
 
-@dataclass(frozen=True)
-class Options:
-    id: int
-    workers: int
-    slots: int
-    values: int
-    window: int
-    element: str = "int32"
-    timeout: int = 10_000_000
-    give_up_timeout: int = 30_000_000_000
-    first: int = 0
-    doubled_after: int = 100
-    adaptive: bool = False
+@dataclass
+class Options(Job):
+    @property
+    def first(self) -> int:
+        return self.number("first_packet")
 
     @property
     def head(self) -> bytes:
@@ -229,6 +222,7 @@ class Worker:
             self.offer(packet, now, out)
         return out
 
+    @property
     def done(self) -> bool:
         return len(self.returned) == self.packets
 
@@ -314,7 +308,7 @@ class Worker:
             self.failed = found.exponents[1] != 0
 
     def learn(self, took: int) -> None:
-        if not self.options.adaptive:
+        if not self.options.number("adaptive_timeout"):
             return
         if self.smooth == 0:
             self.smooth, self.spread = took, took // 2
@@ -324,9 +318,9 @@ class Worker:
 
     def timeout(self) -> int:
         wait = self.options.timeout
-        if self.options.adaptive and self.smooth > 0:
+        if self.options.number("adaptive_timeout") and self.smooth > 0:
             wait = min(wait, 2 * self.smooth + 4 * self.spread)
-        after = self.options.doubled_after
+        after = self.options.number("doubled_after", 100)
         return wait << min((self.silent // after + 1).bit_length() - 1, 20) if after > 0 else wait
 
     def deadline(self) -> int | None:
