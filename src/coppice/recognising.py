@@ -17,7 +17,7 @@ _KNOWN = (
         "verify, doctor --target nccl",
     ),
     (rb'"format"\s*:\s*"coppice-model"', "a model of time", "model show"),
-    (rb'"format"\s*:\s*"coppice-jobs"', "a list of jobs", "simulate --jobs"),
+    (rb'"format"\s*:\s*"coppice-jobs"', "a list of jobs", "simulate --together"),
     (rb"<algo\b", "MSCCL XML", "verify, doctor, import"),
     (rb"<system\b", "a topology that NCCL or RCCL wrote", "bound, plan, compare, topology import"),
     (rb"<graphs\b", "graphs that NCCL wrote", "logs, doctor --target nccl-graph"),

@@ -14,7 +14,7 @@ ESTIMATE = (
     "train",
     "estimate",
     "gpt-7.5b",
-    "--cluster",
+    "--topology",
     *CLUSTER,
     "--parallel",
     "tp=8,dp=4",

@@ -21,7 +21,7 @@ from support.paths import ROOT
 from support.places import Reader, is_null_device, null_device
 
 EXAMPLES = ROOT / "examples"
-COMPARE = "compare star --set gpus=4 --collective broadcast --sizes 1M --algorithms forest"
+COMPARE = "compare star --set gpus=4 --collective broadcast --sizes 1M --algorithm forest"
 NETWORKS = f"design compare workload.toml --prices {EXAMPLES}/network-prices.toml"
 RUNS = f"{EXAMPLES}/tuning-runs.jsonl"
 FOUR = "design --ranks 4 --degree 2 --size 1M --tries 10 --jobs 1"
@@ -36,15 +36,15 @@ COMMANDS = {
     "synthesize --output": "synthesize star --set gpus=4 --collective all_gather --method tacos",
     "compile --output": f"compile {EXAMPLES}/language/all_gather_ring.py",
     "compile --program": f"compile {EXAMPLES}/language/all_gather_ring.py --target msccl",
-    "train report --output": "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
-    "train report --trace": "train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4 -o page.html",
-    "train compare --plot": f"train compare {EXAMPLES}/iteration/three-layers.json --policies ddp,pace",
-    "train estimate --trace": "train estimate gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 4",
+    "train report --output": "train report gpt-7.5b --topology dgx-a100 --parallel tp=8 --global-batch 4",
+    "train report --trace": "train report gpt-7.5b --topology dgx-a100 --parallel tp=8 --global-batch 4 -o page.html",
+    "train compare --plot": f"train compare {EXAMPLES}/iteration/three-layers.json --policy ddp,pace",
+    "train estimate --trace": "train estimate gpt-7.5b --topology dgx-a100 --parallel tp=8 --global-batch 4",
     "train pipeline --output": (
-        "train pipeline gpt-7.5b --cluster dgx-a100 --parallel tp=2,pp=4 --global-batch 8"
+        "train pipeline gpt-7.5b --topology dgx-a100 --parallel tp=2,pp=4 --global-batch 8"
     ),
     "train torch-profile --output": (
-        "train torch-profile gpt-7.5b --cluster dgx-a100 --parallel tp=2,dp=4 --global-batch 8"
+        "train torch-profile gpt-7.5b --topology dgx-a100 --parallel tp=2,dp=4 --global-batch 8"
     ),
     "compare --csv": COMPARE,
     "compare --plot": COMPARE,
@@ -57,7 +57,7 @@ COMMANDS = {
     "design --results": FOUR,
     "design show --output": "design show torus(2,2)",
     "design show --plan": "design show torus(2,2)",
-    "design show --picture": "design show torus(2,2)",
+    "design show --plot": "design show torus(2,2)",
     "design schedule --output": "design schedule torus --set dims=2x2 --collective all_gather",
     "design cabling --output": "design cabling torus(2,2)",
     "design compare --csv": NETWORKS,
@@ -89,9 +89,8 @@ WITHOUT = {
 INPUTS = {
     "--hosts",
     "--secret",
-    "--sketch",
     "--weights",
-    "--jobs",
+    "--together",
     "--log",
     "--prices",
     "--plugin",

@@ -131,7 +131,7 @@ def test_explain_draws_in_ascii(named: Path) -> None:
     [
         "topology show grün.json",
         "simulate plan.json --size 1M",
-        "compare grün.json -c all_gather --sizes 1M --algorithms forest",
+        "compare grün.json -c all_gather --sizes 1M --algorithm forest",
         "algorithms",
         "report plan.json -o größe.html",
     ],

@@ -22,7 +22,7 @@ def call() -> Call:
 
 
 def test_picks_in_both_vocabularies(call: Call) -> None:
-    done = call("--library", "open-mpi", "--collective", "broadcast", "--ranks", 20, "--size", "2M")
+    done = call("--library", "open-mpi", "--collective", "broadcast", "--num-ranks", 20, "--size", "2M")
     assert done.exit_code == 0
     assert "bcast of 2 MiB among 20 ranks" in done.stdout
     assert "scatter_allgather (id 8)" in done.stdout
@@ -31,7 +31,7 @@ def test_picks_in_both_vocabularies(call: Call) -> None:
 
 
 def test_why_prints_the_rules_with_their_numbers(call: Call) -> None:
-    done = call("-l", "open-mpi", "-c", "all_reduce", "--ranks", 20, "--size", 32, "--why")
+    done = call("-l", "open-mpi", "-c", "all_reduce", "--num-ranks", 20, "--size", 32, "--why")
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
     for line in ("no P < 16 (20 < 16)", "yes P < 32 (20 < 32)", "yes m < 64 (32 < 64)"):
         assert line in lines
@@ -52,7 +52,7 @@ def test_json(call: Call) -> None:
     done = call(
         "-l",
         "nccl",
-        "--ranks",
+        "--num-ranks",
         8,
         "--size",
         "1G",
@@ -65,7 +65,7 @@ def test_json(call: Call) -> None:
     record = json.loads(done.stdout)
     assert (record["library"], record["protocol"], record["ours"]) == ("NCCL", "Simple", "nccl-ring")
     assert len(record["cells"]) == 18
-    trail = json.loads(call("-l", "mpich", "--ranks", 8, "--size", "1M", "--json").stdout)["why"]
+    trail = json.loads(call("-l", "mpich", "--num-ranks", 8, "--size", "1M", "--json").stdout)["why"]
     assert trail[0] == {
         "table": "allreduce, ch4",
         "rule": "one box",
@@ -78,13 +78,13 @@ def test_json(call: Call) -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
-        ("-l", "open-mpi", "-c", "all_gather", "--ranks", 7, "--size", "7M"),
-        ("-l", "open-mpi", "-c", "broadcast", "--ranks", 3, "--size", "96K", "--root", 2),
-        ("-l", "mpich", "-c", "all_to_all", "--ranks", 12, "--size", 1200),
-        ("-l", "mvapich2", "-c", "scatter", "--ranks", 5, "--size", 1000),
-        ("-l", "nccl", "-c", "reduce_scatter", "--ranks", 8, "--size", "1G", "--set", "nvls_channels=0"),
-        ("-l", "mpich", "-c", "barrier", "--ranks", 5, "--size", 0),
-        ("-l", "nccl", "--ranks", 16, "--size", "1M"),
+        ("-l", "open-mpi", "-c", "all_gather", "--num-ranks", 7, "--size", "7M"),
+        ("-l", "open-mpi", "-c", "broadcast", "--num-ranks", 3, "--size", "96K", "--root", 2),
+        ("-l", "mpich", "-c", "all_to_all", "--num-ranks", 12, "--size", 1200),
+        ("-l", "mvapich2", "-c", "scatter", "--num-ranks", 5, "--size", 1000),
+        ("-l", "nccl", "-c", "reduce_scatter", "--num-ranks", 8, "--size", "1G", "--set", "nvls_channels=0"),
+        ("-l", "mpich", "-c", "barrier", "--num-ranks", 5, "--size", 0),
+        ("-l", "nccl", "--num-ranks", 16, "--size", "1M"),
         ("dgx-h100", "--boxes", 2, "-l", "nccl", "--size", "1G", "--set", "nvls_channels=0"),
         ("dgx-a100", "--boxes", 2, "-l", "open-mpi", "-c", "broadcast", "--size", "1M"),
     ],
@@ -102,7 +102,7 @@ def test_writes_the_schedule(call: Call, tmp_path: Path, arguments: tuple[object
 
 
 def test_plan_on_standard_output(call: Call) -> None:
-    done = call("-l", "mpich", "-c", "all_gather", "--ranks", 4, "--size", 64, "-o", "-")
+    done = call("-l", "mpich", "-c", "all_gather", "--num-ranks", 4, "--size", 64, "-o", "-")
     assert done.exit_code == 0
     assert done.stdout.startswith("{")
     assert "picks" not in done.stdout
@@ -111,20 +111,26 @@ def test_plan_on_standard_output(call: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "says"),
     [
-        (("-l", "gloo", "--ranks", 4, "--size", 1), "a library whose choice is known, found 'gloo'"),
+        (("-l", "gloo", "--num-ranks", 4, "--size", 1), "a library whose choice is known, found 'gloo'"),
         (("-l", "nccl", "--size", 1), "a topology or a number of ranks, found neither"),
-        (("-l", "nccl", "--size", 1, "dgx-a100", "--ranks", 4), "found both"),
-        (("-l", "nccl", "--size", 1, "--ranks", 8, "--boxes", 4), "--boxes is for a topology"),
-        (("-l", "nccl", "--size", 1, "--ranks", 8, "--set", "nics=link"), "--set is for a topology"),
-        (("-l", "mpich", "--size", 1, "--ranks", 8, "--set", "channels=2"), "--set is for a topology"),
-        (("-l", "nccl", "--size", "1Q", "--ranks", 8), "--size to be bytes"),
-        (("-l", "nccl", "--size", 1, "-c", "barrier", "--ranks", 8), "NCCL has no barrier"),
+        (("-l", "nccl", "--size", 1, "dgx-a100", "--num-ranks", 4), "found both"),
+        (("-l", "nccl", "--size", 1, "--num-ranks", 8, "--boxes", 4), "--boxes is for a topology"),
+        (("-l", "nccl", "--size", 1, "--num-ranks", 8, "--set", "nics=link"), "--set is for a topology"),
+        (("-l", "mpich", "--size", 1, "--num-ranks", 8, "--set", "channels=2"), "--set is for a topology"),
+        (("-l", "nccl", "--size", "1Q", "--num-ranks", 8), "--size to be bytes"),
+        (("-l", "nccl", "--size", 1, "-c", "barrier", "--num-ranks", 8), "NCCL has no barrier"),
         (("-l", "nccl", "--size", 1, "nowhere"), "nowhere"),
-        (("-l", "mpich", "--size", 1, "--ranks", 8, "-o", "-", "--json"), "not both"),
-        (("-l", "mpich", "--size", 0, "--ranks", 8, "-o", "x"), "has no schedule here: an empty message"),
-        (("-l", "open-mpi", "--size", 1, "--ranks", 1, "-o", "x"), "one rank: nothing moves"),
-        (("-l", "nccl", "--size", "1G", "--ranks", 8, "-o", "x"), "nvls works inside boxes: name a topology"),
-        (("-l", "mpich", "--size", "1M", "--ranks", 5000, "-c", "broadcast", "-o", "x"), "up to 4,096 ranks"),
+        (("-l", "mpich", "--size", 1, "--num-ranks", 8, "-o", "-", "--json"), "not both"),
+        (("-l", "mpich", "--size", 0, "--num-ranks", 8, "-o", "x"), "has no schedule here: an empty message"),
+        (("-l", "open-mpi", "--size", 1, "--num-ranks", 1, "-o", "x"), "one rank: nothing moves"),
+        (
+            ("-l", "nccl", "--size", "1G", "--num-ranks", 8, "-o", "x"),
+            "nvls works inside boxes: name a topology",
+        ),
+        (
+            ("-l", "mpich", "--size", "1M", "--num-ranks", 5000, "-c", "broadcast", "-o", "x"),
+            "up to 4,096 ranks",
+        ),
     ],
 )
 def test_what_is_refused(call: Call, arguments: tuple[object, ...], says: str) -> None:

@@ -22,10 +22,10 @@ SIMULATING = {
     "plan": ("plan star --set gpus=4", "plan star --set gpus=4 --sizes 1K,1M"),
     "simulate": ("simulate plan.json", "simulate plan.json --size 1K,1M", "simulate --jobs jobs.json"),
     "compare": (
-        "compare star --set gpus=4 --sizes 1K,1M --algorithms forest,ring",
-        "compare star --set gpus=4 --sizes 1K,1M --algorithms forest,ring --all",
+        "compare star --set gpus=4 --sizes 1K,1M --algorithm forest,ring",
+        "compare star --set gpus=4 --sizes 1K,1M --algorithm forest,ring --all",
         "compare dgx-a100 --gain --sizes 1M -c all_gather",
-        "compare fat-tree --sizes 1M --algorithms ring --in-network sharp@*",
+        "compare fat-tree --sizes 1M --algorithm ring --in-network sharp@*",
     ),
     "export": (
         "export plan.json --to msccl-xml --target rccl -o a.xml",

@@ -28,7 +28,7 @@ def job(tmp_path: Path) -> str:
 
 
 def test_a_table_of_a_job(run: Run, job: str) -> None:
-    words = ("train", "compare", job, "--policies", "dear,dear+breadth-first,trirace", "-j", "1")
+    words = ("train", "compare", job, "--policy", "dear,dear+breadth-first,trirace", "-j", "1")
     found = run(*words, "--json").json
     assert found.keys() == {"job", "compute_seconds", "lower_bound_seconds", "baseline", "rows", "refused"}
     assert [each["policy"] for each in found["rows"]] == ["dear+breadth-first", "dear", "none"]
@@ -40,7 +40,7 @@ def test_a_table_of_a_job(run: Run, job: str) -> None:
 
 
 def test_rows_of_layers_are_what_the_policy_prints(run: Run) -> None:
-    rows = run("train", "compare", LAYERS, "--policies", "all", "-j", "1", "--json").json["rows"]
+    rows = run("train", "compare", LAYERS, "--policy", "all", "-j", "1", "--json").json["rows"]
     assert len(rows) > 10
     for each in rows[:5]:
         own = run("train", "policy", LAYERS, "--policy", each["policy"], "--json").json
@@ -49,24 +49,24 @@ def test_rows_of_layers_are_what_the_policy_prints(run: Run) -> None:
 
 
 def test_processes_change_nothing(run: Run) -> None:
-    words = ("train", "compare", LAYERS, "--policies", "ddp,pace,dear", "--json")
+    words = ("train", "compare", LAYERS, "--policy", "ddp,pace,dear", "--json")
     assert run(*words, "-j", "1").json == run(*words, "-j", "2").json
 
 
 @pytest.mark.skipif(find_spec("matplotlib") is None, reason="needs matplotlib")
 def test_a_picture(run: Run, tmp_path: Path) -> None:
     picture = tmp_path / "policies.svg"
-    run("train", "compare", LAYERS, "--policies", "ddp,pace,dear", "-j", "1", "--plot", str(picture))
+    run("train", "compare", LAYERS, "--policy", "ddp,pace,dear", "-j", "1", "--plot", str(picture))
     assert picture.read_text().count("<path") > 10
 
 
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        (("compare", LAYERS, "--policies", "dpd"), "such as ddp or dear+breadth-first, found 'dpd'"),
+        (("compare", LAYERS, "--policy", "dpd"), "such as ddp or dear+breadth-first, found 'dpd'"),
         (
-            ("compare", LAYERS, "--cluster", "dgx-a100"),
-            "no options of jobs with a workload of layers, found --cluster",
+            ("compare", LAYERS, "--topology", "dgx-a100"),
+            "no options of jobs with a workload of layers, found --topology",
         ),
         (("compare", LAYERS, "--plot", "a.txt"), "expected a picture called"),
         (
@@ -74,7 +74,7 @@ def test_a_picture(run: Run, tmp_path: Path) -> None:
             "a policy of gradients or of pipelines on a workload",
         ),
         (
-            ("compare", "{job}", "--policies", "ddp+dear"),
+            ("compare", "{job}", "--policy", "ddp+dear"),
             "ddp and dear, which both decide gradients: leave one out",
         ),
         (("estimate", "{job}", "--policy", "ddp", "--overlap", "dear"), "found dear and ddp: leave one out"),
@@ -180,7 +180,7 @@ def test_what_cannot_be_asked(run: Run, tmp_path: Path) -> None:
 
 
 REPORT_JOB = (
-    *("gpt-7.5b", "--cluster", "dgx-a100", "--boxes", "2", "--parallel", "tp=4,pp=4", "--global-batch"),
+    *("gpt-7.5b", "--topology", "dgx-a100", "--boxes", "2", "--parallel", "tp=4,pp=4", "--global-batch"),
     "16",
 )
 FILE = """
@@ -216,11 +216,11 @@ def test_a_page_of_a_model_and_of_a_file(run: Run, tmp_path: Path) -> None:
 
 def test_reports_that_are_refused(run: Run, tmp_path: Path) -> None:
     assert "found 'page.pdf'" in run("train", "report", *REPORT_JOB, "-o", str(tmp_path / "page.pdf")).err
-    assert "expected" in run("train", "report", "gpt-9b", "--cluster", "dgx-a100").err
+    assert "expected" in run("train", "report", "gpt-9b", "--topology", "dgx-a100").err
 
 
 ESTIMATED_JOB = (
-    "train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512"
+    "train estimate gpt-175b --topology dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512"
 )
 
 
@@ -236,7 +236,7 @@ def test_where_the_time_goes(run: Run) -> None:
 
 
 def test_a_job_that_does_not_fit(run: Run) -> None:
-    words = "train estimate gpt-1t --cluster dgx-a100 --boxes 2 --parallel tp=8,dp=2 --global-batch 16"
+    words = "train estimate gpt-1t --topology dgx-a100 --boxes 2 --parallel tp=8,dp=2 --global-batch 16"
     found = run(*words.split())
     assert found.code == 1
     assert "fits 80 GB, found" in found.err
@@ -245,13 +245,13 @@ def test_a_job_that_does_not_fit(run: Run) -> None:
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("gpt-175b --cluster dgx-a100 --boxes 2 --parallel tp=8", "the 16 GPUs of 2 x dgx-a100, found 8"),
-        ("gpt-175b --cluster dgx-a100 --parallel tp=8,xp=2", "found 'xp=2'"),
-        ("gpt-175b --cluster dgx-a100 --parallel tp=eight", "found 'tp=eight'"),
-        ("gpt-2 --cluster dgx-a100 --parallel tp=8", "expected a model"),
-        ("gpt-175b --cluster ring --parallel tp=8", "name one (`--device A100-80G`)"),
-        ("gpt-175b --cluster dgx-a100 --boxes 7 --parallel tp=8,pp=7", "divide 96 layers, found 7 x 1"),
-        ("gpt-175b --cluster dgx-a100 --boxes 2 --parallel tp=8,dp=2 --global-batch 3", "found 3"),
+        ("gpt-175b --topology dgx-a100 --boxes 2 --parallel tp=8", "the 16 GPUs of 2 x dgx-a100, found 8"),
+        ("gpt-175b --topology dgx-a100 --parallel tp=8,xp=2", "found 'xp=2'"),
+        ("gpt-175b --topology dgx-a100 --parallel tp=eight", "found 'tp=eight'"),
+        ("gpt-2 --topology dgx-a100 --parallel tp=8", "expected a model"),
+        ("gpt-175b --topology ring --parallel tp=8", "name one (`--device A100-80G`)"),
+        ("gpt-175b --topology dgx-a100 --boxes 7 --parallel tp=8,pp=7", "divide 96 layers, found 7 x 1"),
+        ("gpt-175b --topology dgx-a100 --boxes 2 --parallel tp=8,dp=2 --global-batch 3", "found 3"),
     ],
 )
 def test_what_cannot_be(run: Run, words: str, message: str) -> None:
@@ -261,7 +261,7 @@ def test_what_cannot_be(run: Run, words: str, message: str) -> None:
 
 
 def test_the_search(run: Run) -> None:
-    words = ["train", "search", "gpt-7.5b", "--cluster", "dgx-a100", "--gpus", "16", "--global-batch", "32"]
+    words = ["train", "search", "gpt-7.5b", "--topology", "dgx-a100", "--gpus", "16", "--global-batch", "32"]
     shown = run(*words, "--top", "3").out.splitlines()
     assert shown[0].startswith("gpt-7.5b on 16 GPUs of 2 x dgx-a100")
     assert len(shown) == 5
@@ -273,7 +273,7 @@ def test_the_search(run: Run) -> None:
 
 
 def test_a_simulated_order_and_its_trace(run: Run, tmp_path: Path) -> None:
-    job = "train estimate gpt-7.5b --cluster dgx-a100 --boxes 2 --parallel tp=8,pp=2 --global-batch 16"
+    job = "train estimate gpt-7.5b --topology dgx-a100 --boxes 2 --parallel tp=8,pp=2 --global-batch 16"
     words = job.split()
     found = run(*words, "--order", "zero-bubble", "--json").json
     assert found["order"] == "zero-bubble"

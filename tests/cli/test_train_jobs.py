@@ -46,7 +46,7 @@ def test_options_replace_keys_of_the_file(run: Run) -> None:
     assert boxes["iteration_seconds"] > 1.9 * file["iteration_seconds"]
     assert "images/s" in run("train", "estimate", job).out
     single = run(
-        "train", "estimate", EXAMPLES / "two-generations.toml", "--cluster", "dgx-a100", "--boxes", "8"
+        "train", "estimate", EXAMPLES / "two-generations.toml", "--topology", "dgx-a100", "--boxes", "8"
     )
     assert "on 8 x dgx-a100" in single.out
     assert "one kind of box" not in single.out
@@ -54,7 +54,7 @@ def test_options_replace_keys_of_the_file(run: Run) -> None:
 
 def test_a_file_says_the_same_as_options(run: Run) -> None:
     options = (
-        "--cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 --shard zero1 --json"
+        "--topology dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 --shard zero1 --json"
     )
     named = run("train", "estimate", "gpt-175b", *options.split()).json
     assert run("train", "estimate", EXAMPLES / "gpt-175b.toml", "--json").json == named
@@ -89,7 +89,7 @@ def test_a_measured_device(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "device.json"
     path.write_text(json.dumps(RECORD))
     words = [
-        *("train", "estimate", "gpt-7.5b", "--cluster", "hgx-h200", "--parallel", "tp=8", "--global-batch"),
+        *("train", "estimate", "gpt-7.5b", "--topology", "hgx-h200", "--parallel", "tp=8", "--global-batch"),
         *("8", "--json"),
     ]
     plain, measured = run(*words).json, run(*words, "--device", path).json
@@ -113,7 +113,7 @@ def test_a_measurement(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     done = run("train", "measure", "--kind", "cpu", "--seconds", "3", "-o", path)
     assert asked == [("cpu", 3.0)]
     assert f"wrote     {path}" in done.out
-    words = ["train", "estimate", "gpt-7.5b", "--cluster", "hgx-h200", "--parallel", "tp=8", "--json"]
+    words = ["train", "estimate", "gpt-7.5b", "--topology", "hgx-h200", "--parallel", "tp=8", "--json"]
     assert run(*words, "--device", path).json["device"] == "H200"
     assert run("train", "measure", "-o", path, "--json").json["name"] == "NVIDIA H200"
     assert "expected --kind cuda or cpu, found 'tpu'" in run("train", "measure", "--kind", "tpu").err
@@ -122,7 +122,7 @@ def test_a_measurement(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 @pytest.mark.parametrize(
     ("words", "message"),
     [
-        ("gpt-7.5b --parallel tp=8", "expected `--cluster`, a preset or topology file, found none"),
+        ("gpt-7.5b --parallel tp=8", "expected `--topology`, a preset or topology file, found none"),
         (f"{MIXTURE} --parallel ep=3", "found 3"),
         (f"{MIXTURE} --parallel ep=16", "expected ep that divides 8 experts, found 16"),
         (f"{MIXTURE} --shard zero4", "`layout.shard`: expected one of"),
@@ -170,7 +170,9 @@ def test_steps_and_collectives_of_a_profile(run: Run, tmp_path: Path) -> None:
     assert (total["collective"], total["ranks"], total["size_bytes"]) == ("all_reduce", 4, 1024)
     assert "1 time, 1 KiB over 4 ranks" in run("train", "import", str(path)).out
     assert "found steps 2." in run("train", "import", str(path), "--step", "5").err
-    assert "--cluster is not for a profile" in run("train", "import", str(path), "--cluster", "dgx-a100").err
+    assert (
+        "--topology is not for a profile" in run("train", "import", str(path), "--topology", "dgx-a100").err
+    )
     path.write_text(json.dumps({"traceEvents": [EVENTS[0], {**EVENTS[1], "name": "gemm"}]}))
     assert "none: profile a rank of a job of several ranks" in run("train", "import", str(path)).out
 
@@ -179,7 +181,7 @@ def test_an_exported_plan_comes_back(run: Run, tmp_path: Path) -> None:
     plan, traces = tmp_path / "plan.json", tmp_path / "traces"
     run("plan", "dgx-a100", "--collective", "all_gather", "-o", str(plan))
     run("export", str(plan), "--to", "chakra", "--size", "8M", "-o", str(traces))
-    found = run("train", "import", str(traces), "--cluster", "dgx-a100", "--json").json
+    found = run("train", "import", str(traces), "--topology", "dgx-a100", "--json").json
     assert (found["kind"], found["ranks"], found["messages_alone"]) == ("Chakra", list(range(8)), 0)
     sums = {each["collective"]: each for each in found["collectives"]}
     assert sums["send"]["count"] == sums["receive"]["count"] == found["messages_met"]
@@ -188,7 +190,7 @@ def test_an_exported_plan_comes_back(run: Run, tmp_path: Path) -> None:
     assert 0 < found["lower_bound_us"] <= found["replay_us"]
     alone = run("train", "import", str(traces / "trace.3.et"))
     assert "whose other rank has no trace here" in alone.out
-    assert "name their --cluster" in alone.out
+    assert "name their --topology" in alone.out
 
 
 def test_a_module(run: Run, tmp_path: Path) -> None:
@@ -199,7 +201,7 @@ def test_a_module(run: Run, tmp_path: Path) -> None:
         "def build():\n"
         "    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)), torch.randn(32, 64)\n"
     )
-    words = ("--ranks", "16", "--cluster", "dgx-a100", "--boxes", "2", "-o", str(workload))
+    words = ("--ranks", "16", "--topology", "dgx-a100", "--boxes", "2", "-o", str(workload))
     found = run("train", "import", str(file), *words, "--json").json
     assert [layer["name"] for layer in found["layers"]] == ["0", "1"]
     assert sum(layer["forward_flops"] for layer in found["layers"]) == 2 * 2 * 32 * 64 * 64
@@ -214,14 +216,14 @@ def test_options_that_do_not_belong(run: Run, tmp_path: Path) -> None:
     file.write_text("def build(): ...\n")
     name = str(file)
     assert "--step is not for a module" in run("train", "import", name, "--step", "1", "--ranks", "2").err
-    assert "give --parallel dp=16, or --ranks 16" in run("train", "import", name).err
+    assert "give --parallel dp=16, or --num-ranks 16" in run("train", "import", name).err
     assert "found 'dp=0'" in run("train", "import", name, "--parallel", "dp=0").err
     assert "found 'dp=3'" in run("train", "import", name, "--parallel", "dp=2,dp=3").err
     assert "for the times of --output" in run("train", "import", name, "--ranks", "2", "-o", "w.json").err
-    assert "--boxes goes with --cluster" in run("train", "import", name, "--ranks", "2", "--boxes", "2").err
+    assert "--boxes goes with --topology" in run("train", "import", name, "--ranks", "2", "--boxes", "2").err
     assert "found 'H1000'" in run("train", "import", name, "--ranks", "2", "--device", "H1000").err
     alone = run("train", "import", name, "--ranks", "16", "--device", "H100").err
-    assert "expected --cluster for 16 ranks, found only the device of a box of 8" in alone
+    assert "expected --topology for 16 ranks, found only the device of a box of 8" in alone
     assert "expected one module, found 2" in run("train", "import", name, name).err
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"traceEvents": EVENTS}))

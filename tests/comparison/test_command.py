@@ -40,7 +40,7 @@ def run() -> Run:
 
 
 def test_table_ranges_and_model(run: Run) -> None:
-    done = run(*STAR, "--sizes", "1K:64M:256", "--algorithms", "forest, ring", "--jobs", "1")
+    done = run(*STAR, "--sizes", "1K:64M:256", "--algorithm", "forest, ring", "--jobs", "1")
     assert done.code == 0, done.err
     lines = done.out.splitlines()
     assert lines[0] == "# all_reduce on star of 4 (4 ranks)"
@@ -88,7 +88,7 @@ def test_files(run: Run, tmp_path: Path) -> None:
 
 def test_options_of_the_model_and_the_problem(run: Run) -> None:
     arguments = ("--sizes", "1K", "-a", "binomial", "-j", "1", "-c", "broadcast", "--root", "2", "--json")
-    slow = json.loads(run(*STAR, *arguments, "--overhead", "5", "--sharing", "fair").out)
+    slow = json.loads(run(*STAR, *arguments, "--assume", "overhead=5", "--assume", "sharing=fair").out)
     assert (slow["root"], slow["model"]["overhead_us"], slow["model"]["sharing"]) == (2, 5.0, "fair")
     assert slow["rows"][0]["time_us"] > 10
 

@@ -20,7 +20,7 @@ from coppice.options.names import AGGREGATING
 from coppice.topology.presets import preset
 from support.pages import coppice
 
-SPINES = ("fat-tree", "--sizes", "1K,1M", "--algorithms", "ring,forest", "--jobs", "1")
+SPINES = ("fat-tree", "--sizes", "1K,1M", "--algorithm", "ring,forest", "--jobs", "1")
 
 
 def test_the_help_names_every_system() -> None:
@@ -97,7 +97,7 @@ def test_systems_may_stand_where_a_value_would() -> None:
 
 
 def test_the_flag_alone_is_what_it_was() -> None:
-    words = ("compare", "dgx-h100", "--sizes", "1M", "--algorithms", "forest", "--jobs", "1")
+    words = ("compare", "dgx-h100", "--sizes", "1M", "--algorithm", "forest", "--jobs", "1")
     for flag in ("--in-network", "--no-in-network"):
         done = coppice(*words, flag, "--json")
         assert done.exit_code == 0, done.output

@@ -237,12 +237,12 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
     assert code == 0
     assert "thread blocks of 64" in notes
     assert 'minBytes="1048576" maxBytes="1073741824"' in xml.read_text()
-    code, out, _ = run("doctor", xml, "--target", "rccl", "--ranks", "16", "--size", "512K:2G")
+    code, out, _ = run("doctor", xml, "--target", "rccl", "--num-ranks", "16", "--size", "512K:2G")
     assert code == 1
     assert "512K: NOT used: minBytes is 1048576" in out
     assert "1M..1G: used" in out
     assert run("doctor", xml, "--target", "rccl", "--size", "1M:1G", "--json")[0] == 0
-    assert run("doctor", xml, "--target", "rccl", "--ranks", "8")[0] == 1
+    assert run("doctor", xml, "--target", "rccl", "--num-ranks", "8")[0] == 1
     code, out, _ = run("import", xml, "--topology", "dgx-a100", "--boxes", "2", "-o", back)
     assert code == 0
     assert "no deadlock" in out

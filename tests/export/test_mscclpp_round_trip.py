@@ -287,7 +287,7 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
     written = json.loads(file.read_text())
     keys = ("name", "collective", "min_message_size", "max_message_size", "num_threads_per_block")
     assert [written[key] for key in keys] == ["gather", "allgather", 2**20, 2**30, 512]
-    code, out, _ = run("doctor", file, "--target", "mscclpp", "--ranks", "16", "--size", "512K:2G")
+    code, out, _ = run("doctor", file, "--target", "mscclpp", "--num-ranks", "16", "--size", "512K:2G")
     assert code == 1
     assert "512K: NOT used: min_message_size is 1048576" in out
     assert "1M..1G: used" in out

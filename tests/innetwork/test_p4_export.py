@@ -80,7 +80,7 @@ def test_hosts_that_are_refused(tmp_path: Path, path: tuple[Any, ...], value: ob
         ("--to p4 --workers 0 -o x", "expected `--workers` of 1 .. 32, found 0"),
         ("--to p4 --slots 8193 -o x", "expected `--slots` of 1 .. 8,192, found 8,193"),
         ("--to p4 --values 128 -o x", "expected `--values` of 64 or 256, found 128"),
-        ("--to p4 --job 256 -o x", "expected `--job` of 0 .. 255, found 256"),
+        ("--to p4 --option job=256 -o x", "expected `job` of 0 .. 255, found 256"),
         ("--to p4 --hosts nowhere.json -o x", "cannot read the hosts nowhere.json"),
     ],
 )

@@ -199,7 +199,7 @@ needs_torch = pytest.mark.skipif(find_spec("torch") is None, reason="torch is no
 def written(name: str, folder: Path, *, ranks: int = 4, chunks: int | None = None, batch: int = 8) -> Any:
     """What the command says of an order that it writes, of 32 layers."""
     degrees = f"pp={ranks}" + (f",vp={chunks}" if chunks else "") + (",tp=8" if ranks == 2 else ",tp=2")
-    words = f"train pipeline llama3-8b --cluster dgx-h100 --boxes {ranks * (8 if ranks == 2 else 2) // 8}"
+    words = f"train pipeline llama3-8b --topology dgx-h100 --boxes {ranks * (8 if ranks == 2 else 2) // 8}"
     words += f" --parallel {degrees} --global-batch {batch} --order {name} --json -o {folder / name}.csv"
     done = coppice(*words.split())
     assert done.exit_code == 0, done.output
@@ -294,7 +294,7 @@ def test_three_passes_at_once_share_a_cell() -> None:
     ],
 )
 def test_what_is_refused(words: str, told: str, tmp_path: Path) -> None:
-    given = f"train pipeline llama3-8b --cluster dgx-h100 --global-batch 8 {words} -o {tmp_path}/order.csv"
+    given = f"train pipeline llama3-8b --topology dgx-h100 --global-batch 8 {words} -o {tmp_path}/order.csv"
     done = coppice(*given.split())
     assert done.exit_code == 2
     assert told in done.output
@@ -302,7 +302,7 @@ def test_what_is_refused(words: str, told: str, tmp_path: Path) -> None:
 
 
 def test_the_order_goes_to_standard_output() -> None:
-    words = "train pipeline llama3-8b --cluster dgx-h100 --parallel pp=4,tp=2 --global-batch 4 -o -"
+    words = "train pipeline llama3-8b --topology dgx-h100 --parallel pp=4,tp=2 --global-batch 4 -o -"
     done = coppice(*words.split())
     assert read_order_csv(done.stdout) == ORDERS["1f1b"](4, 4, 1)
     assert "bubble" in done.stderr

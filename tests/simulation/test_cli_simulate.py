@@ -87,7 +87,7 @@ def test_one_size_says_what_was_simulated(run: Run, plan_file: Path, planned: Pl
 
 
 def test_json_holds_the_figures(run: Run, plan_file: Path, planned: Plan) -> None:
-    _, out, _ = run(plan_file, "--size", "1K,1M", "--pieces", "4", "--links", "3", "--json")
+    _, out, _ = run(plan_file, "--size", "1K,1M", "--pieces", "4", "--limit", "links=3", "--json")
     found = figures(out)
     assert found["topology_sha256"] == planned.topology.sha256
     assert [row["size_bytes"] for row in found["sizes"]] == [2**10, 2**20]
@@ -105,7 +105,8 @@ def test_json_holds_the_figures(run: Run, plan_file: Path, planned: Plan) -> Non
 
 
 def test_options_reach_the_model(run: Run, plan_file: Path, planned: Plan) -> None:
-    options = ["--overhead", "2.5", "--engines", "1", "--reduce-rate", "100", "--store-and-forward"]
+    assumed = ("overhead=2.5", "engines=1", "reduce_rate=100", "store_and_forward=yes")
+    options = [word for each in assumed for word in ("--assume", each)]
     _, out, _ = run(plan_file, "--size", "1M", "--pieces", "2", *options, "--json")
     model = Model(
         overhead_us=2.5, send_engines=1, receive_engines=1, reduce_gb_per_s=100, store_and_forward=True
@@ -114,7 +115,7 @@ def test_options_reach_the_model(run: Run, plan_file: Path, planned: Plan) -> No
     assert figures(out)["sizes"][0]["time_us"] == figures(out)["time_us"] == expected
     _, text, _ = run(plan_file, "--pieces", "2", *options)
     assert "store-and-forward switches, 1 send and 1 receive engines, adding at 100 GB/s" in text
-    _, fair, _ = run(plan_file, "--size", "1M", "--pieces", "2", "--sharing", "fair", "--json")
+    _, fair, _ = run(plan_file, "--size", "1M", "--pieces", "2", "--assume", "sharing=fair", "--json")
     assert (
         figures(fair)["sizes"][0]["time_us"]
         == run_simulation(planned.body, 2**20, model=replace(DEFAULT_MODEL, sharing="fair"), pieces=2).time_us
@@ -193,7 +194,7 @@ def test_jobs_share_a_cluster(run: Run, tmp_path: Path) -> None:
         {"name": "tp", "plan": "tp.json", "size": "16M"},
         {"name": "dp", "plan": "dp.json", "size": 2**24, "start_us": 5, "pieces": 1},
     )
-    code, out, _ = run("--jobs", jobs, "--json", "--trace", tmp_path / "t.json")
+    code, out, _ = run("--together", jobs, "--json", "--trace", tmp_path / "t.json")
     assert code == 0
     found = figures(out)
     assert found["ranks"] == 16
@@ -204,7 +205,7 @@ def test_jobs_share_a_cluster(run: Run, tmp_path: Path) -> None:
     assert found["time_us"] == max(row["start_us"] + row["time_us"] for row in (tensor, data))
     events = json.loads((tmp_path / "t.json").read_text())["traceEvents"]
     assert {e["args"]["job"] for e in events if e.get("cat") in ("copy", "reduce")} == {"tp", "dp"}
-    _, text, _ = run("--jobs", jobs)
+    _, text, _ = run("--together", jobs)
     assert "2 jobs on 2 x dgx-h100" in text
     assert f"{tensor['slowdown']:.2f}" in text
 
@@ -214,11 +215,11 @@ def test_jobs_may_name_their_cluster(run: Run, tmp_path: Path) -> None:
     jobs = jobs_file(
         tmp_path / "jobs.json", {"name": "a", "plan": "a.json", "size": "1M"}, topology="dgx-a100"
     )
-    assert figures(run("--jobs", jobs, "--json")[1])["topology"] == "dgx-a100"
+    assert figures(run("--together", jobs, "--json")[1])["topology"] == "dgx-a100"
     wrong = jobs_file(
         tmp_path / "wrong.json", {"name": "a", "plan": "a.json", "size": "1M"}, topology="dgx-h100"
     )
-    code, _, err = run("--jobs", wrong)
+    code, _, err = run("--together", wrong)
     assert code == 2
     assert "parts of one cluster" in err
 
@@ -233,13 +234,13 @@ def test_jobs_may_name_their_cluster(run: Run, tmp_path: Path) -> None:
         (["PLAN", "--seeds", "3", "--multipath"], "leave out --multipath"),
         (["PLAN", "--protocol", "ll64"], "expected a protocol of simple, ll, ll128"),
         (["PLAN", "--channels", "99"], "1 .. 64 channels"),
-        (["PLAN", "--channels", "2", "--gpu", "kepler"], "expected a generation"),
-        (["PLAN", "--channel-rate", "20"], "give both"),
-        (["PLAN", "--store-and-forward", "--sharing", "fair"], "choose sharing"),
-        (["PLAN", "--reduce-rate", "0"], "above 0 GB/s"),
+        (["PLAN", "--channels", "2", "--assume", "gpu=kepler"], "expected a generation"),
+        (["PLAN", "--assume", "channel_rate=20"], "give --channels"),
+        (["PLAN", "--assume", "store_and_forward=yes", "--assume", "sharing=fair"], "choose sharing"),
+        (["PLAN", "--assume", "reduce_rate=0"], "above 0 GB/s"),
         ([], "expected a plan file"),
-        (["PLAN", "--jobs", "jobs.json"], "--jobs names its plans"),
-        (["--jobs", "nowhere.json"], "cannot read the jobs"),
+        (["PLAN", "--together", "jobs.json"], "--together names its plans"),
+        (["--together", "nowhere.json"], "cannot read the jobs"),
         (["nowhere.json"], "cannot read the plan"),
     ],
 )
@@ -265,7 +266,7 @@ def test_bad_options_are_refused(run: Run, plan_file: Path, arguments: list[str]
 )
 def test_bad_job_files_are_refused(run: Run, tmp_path: Path, text: str) -> None:
     (tmp_path / "jobs.json").write_text(text)
-    code, _, err = run("--jobs", tmp_path / "jobs.json")
+    code, _, err = run("--together", tmp_path / "jobs.json")
     assert code == 2
     assert err.startswith("error: ")
     assert err.count("\n") == 1

@@ -24,8 +24,8 @@ guided = pytest.importorskip(
 )
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "overlap_estimates.py"
-SLOW = "--cluster star --set gpus=16 --set gb_per_s=0.05 --device A100-80G --parallel dp=16"
-FAST = "--cluster dgx-a100 --boxes 2 --parallel dp=16"
+SLOW = "--topology star --set gpus=16 --set gb_per_s=0.05 --device A100-80G --parallel dp=16"
+FAST = "--topology dgx-a100 --boxes 2 --parallel dp=16"
 
 
 def profile(words: str, file: Path, *, batch: int = 16) -> dict[str, Any]:
@@ -58,7 +58,7 @@ def test_slow_gathers_are_placed_one_behind_a_product(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("width", [4, 2])
 def test_torch_finds_our_costs_at_all_sizes_and_for_all_groups(width: int, tmp_path: Path) -> None:
-    words = "--cluster dgx-a100 --boxes 4 --parallel tp=4,pp=2,dp=4"
+    words = "--topology dgx-a100 --boxes 4 --parallel tp=4,pp=2,dp=4"
     said = profile(words, tmp_path / "given.json")
     assert said["groups"] == [{"ranks": 4, "stride": 1}, {"ranks": 4, "stride": 4}]
     assert said["model"] == "calibrated"
@@ -92,13 +92,13 @@ def test_groups_of_experts_and_of_contexts_have_times_of_their_own() -> None:
 
 
 def test_times_of_simulated_collectives_name_their_model(tmp_path: Path) -> None:
-    words = "--cluster star --set gpus=2 --device A100-80G --parallel dp=2 --collectives ring"
+    words = "--topology star --set gpus=2 --device A100-80G --parallel dp=2 --collectives ring"
     said = profile(words, tmp_path / "given.json")
     assert (said["collectives"], said["model"]) == ("ring", "nccl-2.30")
 
 
 def test_a_job_without_groups_is_refused(tmp_path: Path) -> None:
-    words = "train torch-profile llama3-8b --cluster dgx-a100 --parallel pp=8 --global-batch 8"
+    words = "train torch-profile llama3-8b --topology dgx-a100 --parallel pp=8 --global-batch 8"
     done = coppice(*words.split(), "-o", str(tmp_path / "given.json"))
     assert done.exit_code == 2
     assert "expected groups that exchange something" in done.output

@@ -171,7 +171,7 @@ def test_rules_take_effect_in_the_library(
             "check",
             str(tmp_path / "table.csv"),
             str(runs),
-            "--ranks",
+            "--num-ranks",
             "2",
             "--launcher",
             launcher,

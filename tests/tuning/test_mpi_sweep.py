@@ -130,14 +130,14 @@ def test_another_library_is_refused(library: str, tmp_path: Path, capfd: pytest.
         (["--library", "openmpi", "-o", "r"], "expected --library open-mpi, mpich"),
         (["--library", "mpich"], "give `-o runs.jsonl`"),
         (["--library", "mpich", "-o", "r", "-c", "all_red"], "found 'all_red'"),
-        (["--library", "mpich", "-o", "r", "-c", "barrier", "--ranks", "2"], "found barrier"),
+        (["--library", "mpich", "-o", "r", "-c", "barrier", "--num-ranks", "2"], "found barrier"),
         (["--library", "mpich", "-o", "r", "-b", "2K", "-e", "1K"], "at least -b"),
         (["--library", "mpich", "-o", "r"], "`ranks` of 2 or more"),
         (
-            ["--library", "mpich", "-o", "r", "--ranks", "2", "--launcher", "/no/mpiexec"],
+            ["--library", "mpich", "-o", "r", "--num-ranks", "2", "--launcher", "/no/mpiexec"],
             "cannot start /no/mpiexec",
         ),
-        (["--library", "mpich", "-o", "none/r", "--ranks", "2"], "expected a directory"),
+        (["--library", "mpich", "-o", "none/r", "--num-ranks", "2"], "expected a directory"),
     ],
 )
 def test_what_cannot_be_asked_for(
@@ -190,7 +190,7 @@ def test_no_rank_stays(library: str, how: signal.Signals, tmp_path: Path) -> Non
     output = tmp_path / "runs.jsonl"
     process = subprocess.Popen(
         [
-            *(sys.executable, "-m", "coppice", "tune", "sweep", "--library", library, "--ranks", "2"),
+            *(sys.executable, "-m", "coppice", "tune", "sweep", "--library", library, "--num-ranks", "2"),
             *("-b", "1K", "-e", "256M", "-f", "2", "-n", "5", "-o", str(output)),
             *("--launcher", str(HOME / library / "bin" / "mpiexec")),
         ],

@@ -18,6 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
+from coppice.cli.options.former import read_former_flags
 from coppice.cli.output.breaking import broken, terminal_width
 from coppice.cli.output.kept import interrupted_words, keeps
 from coppice.cli.output.terminal import use_terminal_characters
@@ -89,6 +90,19 @@ COMMANDS = {
 }
 """Where each command is, and what it does: the help of the program shows that without loading any."""
 
+GROUPS = {
+    "Describe a cluster": ("topology", "probe", "lab"),
+    "Bound and plan": (
+        *("bound", "plan", "synthesize", "placement", "algorithms"),
+        *("compile", "verify", "explain"),
+    ),
+    "Compare and choose": ("simulate", "compare", "model", "select", "report"),
+    "Export and run": ("export", "import", "doctor", "bench", "tune", "logs"),
+    "Train": ("train",),
+    "Networks and switches": ("design", "switch"),
+}
+"""The commands by what people do, as the help of the program lists them."""
+
 
 def command_named(name: str) -> Any:
     """Function of a command, or app of a command group, importing its module.
@@ -118,6 +132,7 @@ class _LazyCommands(dict[str, Any]):
             else:
                 outer.command(name)(found)
                 made = typer.main.get_command(outer)
+            read_former_flags(made)
             self[name] = made
         return super().get(name, default)
 
@@ -236,10 +251,13 @@ class AllCommands(Commands):
             return TyperCommand(cmd_name, help=COMMANDS[cmd_name].summary)
         return super().get_command(ctx, cmd_name)
 
-    def format_commands(self, ctx: Any, formatter: Any) -> None:
-        """The list of commands in the help."""
-        with self._names_only():
-            super().format_commands(ctx, formatter)
+    def format_options(self, ctx: Any, formatter: Any) -> None:
+        """The commands by what people do, and the options: all on one screen of a terminal."""
+        lines = []
+        for title, names in GROUPS.items():
+            lines += [f"{title}:", *(f"  {name:<10}  {COMMANDS[name].summary}" for name in names)]
+        options = [max(option.opts, key=len) for option in self.get_params(ctx)]
+        formatter.write("\n" + "".join(f"{line}\n" for line in [*lines, f"Options: {', '.join(options)}"]))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Completions of commands and options."""
@@ -265,7 +283,10 @@ app = typer.Typer(
 )
 
 
-@app.callback()
+@app.callback(
+    help="Find the provably fastest way to run a collective on a cluster, and prove it. TOPOLOGY is a preset "
+    "(`coppice topology list`) or a file, - standard input or output. First: `coppice plan dgx-a100 --boxes 2`."
+)
 def coppice_command(
     version: Annotated[  # noqa: FBT002 (the command line knows flags by name)
         bool,
@@ -290,7 +311,7 @@ def coppice_command(
       coppice export plan.json --to msccl-xml --target msccl -o algo.xml
       coppice doctor algo.xml --target msccl
       coppice select --library nccl dgx-h100 --boxes 4 --collective all_reduce --size 1M --why
-      coppice design --ranks 64 --degree 4
+      coppice design --num-ranks 64 --degree 4
       torchrun --nproc-per-node 8 -m coppice bench all_reduce --algorithm forest,ring,native
     """  # noqa: D301 (\b is for the help formatter)
 

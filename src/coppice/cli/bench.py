@@ -16,7 +16,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.files import write_atomically
 from coppice.options import argument, option
-from coppice.options.shared import BoxesOption, EngineOption, SetOption, TimeoutOption
+from coppice.options.shared import BoxesOption, EngineOption, RoundsOption, SetOption, TimeoutOption
 
 if TYPE_CHECKING:
     from coppice.topology.model import Topology
@@ -68,11 +68,11 @@ def bench(
     ] = None,
     boxes: BoxesOption = None,
     settings: SetOption = None,
-    rounds: Annotated[int, option("Measured rounds.", "-n", "--iters", ge=1)] = 20,
+    rounds: RoundsOption = 20,
     warmup: Annotated[int, option("Rounds before.", "-w", "--warmup-iters", ge=0)] = 5,
     dtype: Annotated[str, option("Such as float32, bfloat16, int64.", "-d", "--datatype")] = "float32",
     op: Annotated[str, option("sum, avg, min, max, product.", "-o", "--op")] = "sum",
-    root: Annotated[int, option("Root rank.", "-r", "--root", ge=0)] = 0,
+    root: Annotated[int, option("Root rank.", "-r", "--root", metavar="RANK", ge=0)] = 0,
     in_place: Annotated[bool, option("Input and output are one memory.")] = False,
     timeout: TimeoutOption = 300.0,
     output: Annotated[Path | None, option("Write the rows as JSON lines.", metavar="FILE")] = None,

@@ -118,7 +118,9 @@ def _print_together(
             demands = degree_demands(degrees, str(asked.collective), _GB, topology.num_ranks)
             title = f"{asked.collective} of 1 GB in each of {groups} on {topology.name}"
         else:
-            job = JobOptions(job=workload, cluster=asked.topology, parallel=groups, global_batch=global_batch)
+            job = JobOptions(
+                job=workload, topology=asked.topology, parallel=groups, global_batch=global_batch
+            )
             record, _ = job.record()
             model, layout = model_of(record.model), layout_of(record.layout, topology.num_ranks)
             check_layout(model, layout, topology.num_ranks, topology.name)

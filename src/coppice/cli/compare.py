@@ -10,7 +10,7 @@ from msgspec.structs import replace
 
 from coppice.cli import with_flags
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.measuring import chosen_model
+from coppice.cli.options.measuring import AssumeOption, chosen_model
 from coppice.cli.options.problem import ProblemOptions
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.kept import keeps
@@ -19,8 +19,16 @@ from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.options import argument, option
 from coppice.options.names import AGGREGATING, SYNTHESIS_METHODS
-from coppice.options.shared import JobsOption, JsonOption, ModelOption, OverheadOption, SizesOption
-from coppice.simulation.model import Sharing
+from coppice.options.shared import (
+    USUAL_SIZES,
+    JobsOption,
+    JsonOption,
+    ModelOption,
+    PlotOption,
+    SeedOption,
+    SizesOption,
+    TimeLimitOption,
+)
 from coppice.text import columns, parse_sizes
 
 if TYPE_CHECKING:
@@ -35,14 +43,15 @@ _FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("in_network", "order"
 def compare(
     asked: ProblemOptions,
     *,
-    sizes: SizesOption = "1K:4G",
+    sizes: SizesOption = USUAL_SIZES,
     algorithms: Annotated[
         str | None,
         option(
             "Only these, such as forest,ring [default: all that perform the collective].",
-            "--algorithms",
+            "--algorithm",
             "-a",
             metavar="LIST",
+            was=["--algorithms"],
         ),
     ] = None,
     synthesize: Annotated[
@@ -50,14 +59,13 @@ def compare(
         option(
             "Compare what methods of synthesis find as well, such as tacos,syccl "
             f"(all: {','.join(SYNTHESIS_METHODS)}).",
+            "--method",
             metavar="LIST",
+            was=["--synthesize"],
         ),
     ] = None,
-    seed: Annotated[int, option("Where their random choices begin.", ge=0)] = 0,
-    time_limit: Annotated[
-        float,
-        option("Time for each of them; then its best so far counts.", metavar="SECONDS"),
-    ] = 60.0,
+    seed: SeedOption = 0,
+    time_limit: TimeLimitOption = 60.0,
     order: Annotated[
         str,
         option(
@@ -101,21 +109,14 @@ def compare(
         bool, option("Print every algorithm at every size, not only the best.", "--all")
     ] = False,
     csv: Annotated[Path | None, option("Write every algorithm at every size as CSV.", metavar="FILE")] = None,
-    picture: Annotated[
-        Path | None,
-        option("Draw it: a .png, .svg or .pdf (needs matplotlib).", "--plot", metavar="FILE"),
-    ] = None,
+    picture: PlotOption = None,
     results: Annotated[
         Path | None,
         option("Append measurements to this file (JSON lines), and resume from it.", metavar="FILE"),
     ] = None,
     jobs: JobsOption = None,
     model: ModelOption = None,
-    overhead: OverheadOption = None,
-    sharing: Annotated[
-        Sharing | None,
-        option("How messages share a link [default: the model's].", metavar="fifo|fair"),
-    ] = None,
+    assume: AssumeOption,
     rates: Annotated[
         str | None,
         option(
@@ -134,10 +135,10 @@ def compare(
     Examples:
       coppice compare dgx-h100 --boxes 4 --collective all_reduce --sizes 1K:4G
       coppice compare dgx-h100 --boxes 4 --plot all_reduce.png --csv all_reduce.csv
-      coppice compare torus --set dims=8x8 --relay-gpus --algorithms forest,ring,2d-torus
+      coppice compare torus --set dims=8x8 --relay-gpus --algorithm forest,ring,2d-torus
       coppice compare cluster.json --collective all_to_all --results sweep.jsonl --jobs 8
       coppice compare dgx-a100 --boxes 4 --rates nominal,measured
-      coppice compare dgx-a100 --boxes 2 --collective all_gather --synthesize tacos,syccl
+      coppice compare dgx-a100 --boxes 2 --collective all_gather --method tacos,syccl
       coppice compare dgx-h100 --boxes 1,2,4,8,16 --gain --sizes 1G
       coppice compare fat-tree --in-network switchml@leaf*,sharp@* --sizes 1K:1G:32
     """  # noqa: D301 (\b is for the help formatter)
@@ -160,7 +161,7 @@ def compare(
         in_network = None
     if gain and (csv or picture or results or synthesize or len(classes) > 1):
         raise InputError(
-            "--gain prints its own table: leave out --csv, --plot, --results, --synthesize and all rates but one."
+            "--gain prints its own table: leave out --csv, --plot, --results, --method and all rates but one."
         )
     if not gain and len(counts) > 1:
         raise InputError(
@@ -172,7 +173,7 @@ def compare(
         )
     if picture is not None:
         check_picture(picture)
-    assumed = chosen_model(model, overhead=overhead, sharing=sharing)
+    assumed = chosen_model(model, assume)
     options: dict[str, Any] = {"model": assumed, "order": order, "relay_gpus": relay_gpus, "jobs": jobs}
     options["in_network"] = in_network
     if gain:

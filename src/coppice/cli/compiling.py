@@ -47,7 +47,8 @@ def compile_file(
         option(
             "Argument of the function program, such as ranks=8; may be repeated.",
             "--parameter",
-            metavar="NAME=VALUE",
+            "-p",
+            metavar="KEY=VALUE",
         ),
     ] = None,
     topology: Annotated[
@@ -66,7 +67,7 @@ def compile_file(
     ] = None,
     target: Annotated[
         str | None,
-        option("Who reads --program: rccl, azure-executor or msccl."),
+        option("Who reads --program: rccl, azure-executor or msccl.", metavar="NAME"),
     ] = None,
     boxes: BoxesOption = None,
     relay_gpus: RelayGpusOption = False,

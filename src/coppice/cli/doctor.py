@@ -7,11 +7,10 @@ from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_json, print_lines, print_note
-from coppice.errors import InputError
 from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.options import argument, option, parse_settings
 from coppice.options.names import JOB_FACTS, TUNING_FILES
-from coppice.options.shared import JsonOption
+from coppice.options.shared import JsonOption, NumRanksOption, SizesOption
 from coppice.text import parse_sizes
 
 
@@ -32,30 +31,16 @@ def doctor(
             metavar="NAME",
         ),
     ],
-    ranks: Annotated[int | None, option("Ranks of the communicator.", metavar="N", ge=1)] = None,
-    sizes: Annotated[
-        str | None,
-        option("Message sizes, such as 1M:1G or 64K,1M.", "--size", "--sizes", "-s", metavar="LIST"),
-    ] = None,
+    ranks: NumRanksOption = None,
+    sizes: SizesOption | None = None,
     options: Annotated[
         list[str] | None,
         option(
-            f"Tuning files, nccl: what is known of the job, out of {', '.join(JOB_FACTS)}; may be repeated.",
+            "Tuning files, put/signal programs: what is known of the job, out of "
+            f"{', '.join(JOB_FACTS)}; may be repeated.",
             "--option",
             metavar="KEY=VALUE",
-        ),
-    ] = None,
-    nccl: Annotated[
-        str | None,
-        option("Put/signal programs: version of NCCL, such as 2.30.7.", metavar="VERSION"),
-    ] = None,
-    max_connections: Annotated[
-        int | None,
-        option(
-            "Put/signal programs: CUDA_DEVICE_MAX_CONNECTIONS of the job.",
-            "--cuda-max-connections",
-            metavar="N",
-            ge=1,
+            was=["--nccl version={}", "--cuda-max-connections max_connections={}"],
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -73,9 +58,9 @@ def doctor(
     \b
     Examples:
       coppice doctor algo.xml --target rccl
-      coppice doctor algo.xml --target rccl --ranks 16 --size 1M:1G
-      coppice doctor plan.mscclpp.json --target mscclpp --ranks 8 --size 1M:1G
-      coppice doctor plan.psp.json --target nccl --nccl 2.30 --cuda-max-connections 1
+      coppice doctor algo.xml --target rccl --num-ranks 16 --size 1M:1G
+      coppice doctor plan.mscclpp.json --target mscclpp --num-ranks 8 --size 1M:1G
+      coppice doctor plan.psp.json --target nccl --option version=2.30 --option max_connections=1
       coppice doctor table.csv --target nccl-tuner --option dialect=rccl-builtin --option log=nccl.log
       coppice doctor table.csv --target nccl-tuner --option shapes=4x32,1x8 --size 1K:4G
       coppice doctor rules.conf --target ompi-rules --option shapes=4x32,1x8 --option version=5.0.11
@@ -83,19 +68,6 @@ def doctor(
     from coppice.doctor import JobFacts, diagnose
 
     told = parse_settings(options or (), option="--option")
-    if target != "nccl" and (nccl is not None or max_connections is not None):
-        raise InputError(
-            f"--nccl and --cuda-max-connections go with --target nccl, found {target}: leave them out."
-        )
-    for key, flag, value in (
-        ("version", "--nccl", nccl),
-        ("max_connections", "--cuda-max-connections", max_connections),
-    ):
-        if value is not None and key in told:
-            raise InputError(
-                f"{flag} {value} and --option {key}={told[key]} say the same thing twice: keep one."
-            )
-        told |= {} if value is None else {key: str(value)}
     facts = JobFacts.parse(told) if target in (*TUNING_FILES, "nccl") else None
     for warning in facts.warnings if facts else ():
         print_note(f"warning: {warning}")

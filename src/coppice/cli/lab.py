@@ -13,7 +13,7 @@ from coppice.cli.options.inputs import TopologyOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, progress_bar
 from coppice.errors import CheckError, InputError
 from coppice.options import argument, option
-from coppice.options.shared import JsonOption
+from coppice.options.shared import JsonOption, LauncherOption, LauncherWordsOption, TimeLimitOption
 
 if TYPE_CHECKING:
     from coppice.run.lab.blueprint import Blueprint, Load
@@ -129,16 +129,13 @@ def run(
         str | None,
         option("Start the ranks with this library's launcher.", metavar="open-mpi|mpich"),
     ] = None,
-    launcher: Annotated[str | None, option("Path of mpirun or mpiexec [default: on PATH].")] = None,
-    options: Annotated[
-        list[str] | None,
-        option("Further argument for the MPI launcher; may be repeated.", "--mpi-option", metavar="WORD"),
-    ] = None,
+    launcher: LauncherOption = None,
+    options: LauncherWordsOption = None,
     switch: Annotated[
         str | None,
         option("Let the switches of the lab add up by this protocol.", metavar="PROTOCOL"),
     ] = None,
-    timeout: Annotated[float | None, option("Time limit in seconds.", ge=0.1)] = None,
+    time_limit: TimeLimitOption = None,
 ) -> None:
     """Run a command once per rank, each in the namespace of its GPU.
 
@@ -159,14 +156,14 @@ def run(
     if mpi is None:
         if launcher is not None or options:
             raise InputError(
-                "--launcher and --mpi-option go with --mpi open-mpi or --mpi mpich: add it or leave them out."
+                "--launcher and --launcher-option go with --mpi open-mpi or --mpi mpich: add it or leave them out."
             )
         with _switches(lab, switch) as addresses:
-            launch_ranks(lab, command, switches=addresses, timeout_s=timeout)
+            launch_ranks(lab, command, switches=addresses, timeout_s=time_limit)
     else:
         if switch is not None:
             raise InputError("--switch is for ranks that Coppice starts: leave out --mpi.")
-        launch_mpi(lab, mpi, command, launcher=launcher, options=options or (), timeout_s=timeout)
+        launch_mpi(lab, mpi, command, launcher=launcher, options=options or (), timeout_s=time_limit)
 
 
 def _switches(lab: Lab, protocol: str | None) -> AbstractContextManager[list[str]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+from msgspec import Struct
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import TopologyOptions
@@ -12,7 +13,7 @@ from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.options import option
-from coppice.options.shared import JsonOption, ModelOption, RelayGpusOption
+from coppice.options.shared import USUAL_SIZE, JsonOption, ModelOption, RelayGpusOption, SizeOption
 from coppice.text import columns, plural, size_text, time_text
 
 if TYPE_CHECKING:
@@ -21,8 +22,14 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 
 
+class ListedPrograms(Struct, frozen=True, kw_only=True):
+    """How much is listed."""
+
+    programs: Annotated[int, option("programs of each placement in JSON", ge=1)] = 10
+
+
 @with_options(
-    "topology boxes axes reduce size hierarchy most_calls model relay_gpus programs rows ranks relays rates settings "
+    "topology boxes axes reduce size hierarchy most_calls model relay_gpus listed top ranks relays rates settings "
     "round_digits as_json"
 )
 def placement(
@@ -40,7 +47,7 @@ def placement(
             metavar="NAME,...",
         ),
     ],
-    size: Annotated[str, option("Bytes that each group reduces.")] = "64M",
+    size: SizeOption = USUAL_SIZE,
     hierarchy: Annotated[
         str | None,
         option(
@@ -51,11 +58,8 @@ def placement(
     most_calls: Annotated[int, option("Calls of a program at most.", ge=1, le=5)] = 5,
     model: ModelOption = None,
     relay_gpus: RelayGpusOption = False,
-    programs: Annotated[
-        int,
-        option("Programs to list in JSON, of each placement.", metavar="N", ge=1),
-    ] = 10,
-    rows: Annotated[int, option("Placements to print.", metavar="N", ge=1)] = 12,
+    listed: Annotated[ListedPrograms, option("How many to list", "--limit")],
+    top: Annotated[int, option("How many to print.", metavar="N", ge=1, was=["--rows"])] = 12,
     as_json: JsonOption = False,
 ) -> None:
     """Time all mappings of parallel axes to the GPUs, each with all reduction programs along them.
@@ -85,14 +89,14 @@ def placement(
             on_stage=stages.begin,
         )
     if as_json:
-        print_json(found.record(most=programs))
+        print_json(found.record(most=listed.programs))
     else:
         levels = " x ".join(f"{name} {n}" for name, n in found.hierarchy.items())
         sized = ", ".join(
             f"{'+'.join(each.axes)} ({size_text(each.size_bytes)})" for each in found.best.reductions
         )
         print_fields(f"{axes} on {found.topology.name} ({levels}), reducing {sized}", _fields(found))
-        print_lines(["", *_table(found, rows)])
+        print_lines(["", *_table(found, top)])
     if found.interrupted:
         raise typer.Exit(INTERRUPTED)
 
@@ -150,5 +154,5 @@ def _table(found: PlacementResult, rows: int) -> list[str]:
     more = len(found.placed) - rows
     return [
         *columns(lines, "lrrrl", max_width=terminal_width(), spare=[3, 2], words=LEAST_WIDTH),
-        *([f"and {plural(more, 'placement')} more (`--rows`)"] if more > 0 else []),
+        *([f"and {plural(more, 'placement')} more (`--top`)"] if more > 0 else []),
     ]

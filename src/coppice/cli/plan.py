@@ -72,7 +72,10 @@ def plan(
         option(
             "Plan for these message sizes, such as 1M or 1K:1G: fewer or lower trees where they lose least to the "
             "fastest there [default: the best rate].",
-            metavar="LIST",
+            "--size",
+            "--sizes",
+            "-s",
+            metavar="SIZES",
         ),
     ] = None,
     prefer: Annotated[

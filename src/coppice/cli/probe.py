@@ -11,7 +11,14 @@ from coppice.cli.options.inputs import load_topology
 from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.errors import InputError
 from coppice.options import option
-from coppice.options.shared import BoxesOption, EngineOption, JsonOption, SetOption, TimeoutOption
+from coppice.options.shared import (
+    BoxesOption,
+    EngineOption,
+    JsonOption,
+    RoundsOption,
+    SetOption,
+    TimeoutOption,
+)
 
 if TYPE_CHECKING:
     from coppice.run.probe.network import Probed
@@ -40,7 +47,7 @@ def probe(
             metavar="FILE",
         ),
     ] = None,
-    rounds: Annotated[int, option("Rounds of each experiment.", "-n", "--rounds", ge=1)] = 3,
+    rounds: RoundsOption = 3,
     timeout: TimeoutOption = 300.0,
     boxes: BoxesOption = None,
     settings: SetOption = None,

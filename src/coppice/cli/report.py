@@ -11,7 +11,7 @@ from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.cli.verify import PlanArgument
 from coppice.errors import InputError
 from coppice.options import option
-from coppice.options.shared import BoxesOption, JsonOption, ModelOption, SetOption
+from coppice.options.shared import USUAL_SIZE, BoxesOption, JsonOption, ModelOption, SetOption, SizeOption
 from coppice.text import size_text
 
 
@@ -28,15 +28,7 @@ def report(
             metavar="FILE",
         ),
     ] = Path("report.html"),
-    size: Annotated[
-        str,
-        option(
-            "Message size M of the timeline: bytes, or with K, M, G in powers of 1024.",
-            "--size",
-            "-s",
-            metavar="BYTES",
-        ),
-    ] = "64M",
+    size: SizeOption = USUAL_SIZE,
     compare: Annotated[
         str | None,
         option(
@@ -48,7 +40,9 @@ def report(
         str | None,
         option(
             "With --compare: compare what methods of synthesis find as well, such as tacos,syccl.",
+            "--method",
             metavar="LIST",
+            was=["--synthesize"],
         ),
     ] = None,
     whole: Annotated[

@@ -6,6 +6,8 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Struct, structs
+
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.logs import print_warnings
@@ -18,6 +20,7 @@ from coppice.options.shared import (
     BoxesOption,
     CollectiveOption,
     JsonOption,
+    NumRanksOption,
     OutputOption,
     RatesOption,
     RootOption,
@@ -35,22 +38,37 @@ MOST_PLANNED = 4_096
 LibraryOption = Annotated[str, option(f"One of: {', '.join(SELECTING)}.", "--library", "-l", metavar="NAME")]
 
 
+class SelectedCall(Struct, frozen=True, kw_only=True):
+    """A call of a library, beyond its collective, size and ranks."""
+
+    function: Annotated[str | None, option("function of the library, such as allgatherv")] = None
+    variant: Annotated[str | None, option("table to start with, such as tuned or disjoint")] = None
+    commutative: Annotated[
+        bool,
+        option(
+            "no: the operation does not commute",
+            was=["--commutative commutative=yes", "--non-commutative commutative=no"],
+        ),
+    ] = True
+    element_bytes: Annotated[int, option("bytes of an element: 4", ge=1)] = 4
+
+
 @with_options()
 def select(
     topology: Annotated[
         str | None,
         argument(
-            "Preset name or file, as for `coppice plan`; without it, give --ranks.", metavar="[TOPOLOGY]"
+            "Preset name or file, as for `coppice plan`; without it, give --num-ranks.", metavar="[TOPOLOGY]"
         ),
     ] = None,
     *,
     library: LibraryOption,
     sizes: SizesOption,
     collective: CollectiveOption = Collective.ALL_REDUCE,
-    ranks: Annotated[int | None, option("Number of ranks, without a topology.", metavar="P", ge=1)] = None,
+    ranks: NumRanksOption = None,
     ranks_per_box: Annotated[
         int | None,
-        option("How many of --ranks share a box.", metavar="N", ge=1),
+        option("How many of --num-ranks share a box.", metavar="N", ge=1),
     ] = None,
     boxes: BoxesOption = None,
     rates: RatesOption = None,
@@ -62,18 +80,7 @@ def select(
             metavar="KEY=VALUE",
         ),
     ] = None,
-    function: Annotated[
-        str | None,
-        option("Function of the library, such as allgatherv.", metavar="NAME"),
-    ] = None,
-    variant: Annotated[
-        str | None,
-        option("Table to start with, such as tuned or disjoint.", metavar="TABLE"),
-    ] = None,
-    commutative: Annotated[
-        bool, option("Whether the operation commutes.", "--commutative/--non-commutative")
-    ] = True,
-    element_bytes: Annotated[int, option("Bytes of an element: some rules count elements.", ge=1)] = 4,
+    call: Annotated[SelectedCall, option("What else is known of the call", "--call")],
     root: RootOption = None,
     log: Annotated[
         Path | None,
@@ -93,11 +100,11 @@ def select(
 
     \b
     Examples:
-      coppice select --library open-mpi --collective all_reduce --ranks 48 --size 64K --why
-      coppice select --library mpich --collective broadcast --ranks 100 --size 1M -o plan.json
+      coppice select --library open-mpi --collective all_reduce --num-ranks 48 --size 64K --why
+      coppice select --library mpich --collective broadcast --num-ranks 100 --size 1M -o plan.json
       coppice select dgx-h100 --boxes 4 --library nccl --collective all_reduce --size 1M --why
-      coppice select --library nccl --ranks 64 --ranks-per-box 8 --size 1G --set channels=16 --set bw_inter=24
-      coppice select --library open-mpi --collective all_reduce --ranks 48 --size 1K:1G:4
+      coppice select --library nccl --num-ranks 64 --ranks-per-box 8 --size 1G --set channels=16 --set bw_inter=24
+      coppice select --library open-mpi --collective all_reduce --num-ranks 48 --size 1K:1G:4
       coppice select --library nccl --log tuning.log --collective all_reduce --size 1M --why
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.selection import select as make_selection
@@ -131,10 +138,7 @@ def select(
                 ranks=ranks,
                 topology=loaded,
                 ranks_per_box=ranks_per_box,
-                function=function,
-                variant=variant,
-                commutative=commutative,
-                element_bytes=element_bytes,
+                **structs.asdict(call),
                 settings=inputs,
                 root=root,
             )
@@ -184,16 +188,16 @@ def _load(
         for name, value in (("--boxes", boxes), ("--rates", rates), ("--set", settings)):
             if value:
                 raise InputError(
-                    f"{name} is for a topology: name one, or say it by `--ranks` and `--ranks-per-box`."
+                    f"{name} is for a topology: name one, or say it by `--num-ranks` and `--ranks-per-box`."
                 )
         if ranks is None:
             raise InputError(
-                "expected a topology or a number of ranks, found neither: name a preset or give `--ranks P`."
+                "expected a topology or a number of ranks, found neither: name a preset or give `--num-ranks N`."
             )
         return None
     if ranks is not None or ranks_per_box is not None:
         raise InputError(
-            "expected a topology or a number of ranks, found both: leave out `--ranks` and `--ranks-per-box`."
+            "expected a topology or a number of ranks, found both: leave out `--num-ranks` and `--ranks-per-box`."
         )
     return load_topology(topology, boxes=boxes, rates=rates, settings=settings)
 

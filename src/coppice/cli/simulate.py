@@ -7,13 +7,15 @@ from fractions import Fraction
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
+from msgspec import Struct
+
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.measuring import chosen_model
+from coppice.cli.options.measuring import AssumeOption, chosen_model
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.errors import InputError
 from coppice.options import argument, option
-from coppice.options.shared import JsonOption, ModelOption, OverheadOption
+from coppice.options.shared import USUAL_SIZE, JsonOption, ModelOption, SizesOption
 from coppice.simulation.model import Model, Sharing, protocol_text
 from coppice.text import aligned, bar, number, parse_sizes, percent_text, plural, short_size, size_text
 
@@ -24,40 +26,21 @@ if TYPE_CHECKING:
     from coppice.simulation.timeline import Timeline
 
 
+class ListedParts(Struct, frozen=True, kw_only=True):
+    """How much of a simulation is listed."""
+
+    links: Annotated[int, option("busiest links: 5", ge=0)] = 5
+    stages: Annotated[int, option("stages of the critical path: 12", ge=0)] = 12
+
+
 @with_options()
 def simulate(
     plan: Annotated[str | None, argument("Plan file; - is standard input.", metavar="[PLAN]")] = None,
     *,
-    size: Annotated[
-        str,
-        option(
-            "Message size M: bytes, or with K, M, G in powers of 1024; a list or range such as 1K:1G for a table.",
-            "--size",
-            "--sizes",
-            "-s",
-            metavar="BYTES|LIST",
-        ),
-    ] = "1M",
+    size: SizesOption = USUAL_SIZE,
     pieces: Annotated[str, option("Number of sub-chunks per chunk.", metavar="N|best")] = "best",
     model: ModelOption = None,
-    overhead: OverheadOption = None,
-    sharing: Annotated[
-        Sharing | None,
-        option(
-            "How messages share a link: one at a time, or all at max-min fair rates "
-            "[default: the model's; fair with --jobs].",
-            metavar="fifo|fair",
-        ),
-    ] = None,
-    store_and_forward: Annotated[bool, option("Switches forward whole messages only.")] = False,
-    engines: Annotated[
-        int | None,
-        option("Concurrent messages from a GPU, and to a GPU; 0: unlimited.", metavar="N", ge=0),
-    ] = None,
-    reduce_rate: Annotated[
-        float | None,
-        option("Rate at which a GPU adds what it receives [default: adding takes no time].", metavar="GB/S"),
-    ] = None,
+    assume: AssumeOption,
     protocol: Annotated[
         str | None,
         option("Only this protocol of the model.", metavar="simple|ll|ll128"),
@@ -66,34 +49,22 @@ def simulate(
         int | None,
         option("Channels of a GPU [default: as many as it takes].", metavar="N"),
     ] = None,
-    channel_rate: Annotated[
-        float | None,
-        option("Rate of a channel [default: the protocol's for these GPUs].", metavar="GB/S"),
-    ] = None,
-    gpu: Annotated[
-        str | None,
-        option(
-            "Generation of the GPUs [default: from the topology's name].",
-            metavar="volta|ampere|hopper|blackwell",
-        ),
-    ] = None,
     seeds: Annotated[
         int,
         option("Hash default routes in N ways: median and 99th percentile of the time.", metavar="N", ge=0),
     ] = 0,
     multipath: Annotated[bool, option("Spread default routes evenly over all equally good ones.")] = False,
-    jobs: Annotated[
+    together: Annotated[
         Path | None,
         option(
-            "Instead of one plan: several at once, from a JSON file (see docs/simulation.md).", metavar="FILE"
+            "Instead of one plan: several at once, from a JSON file (see docs/simulation.md).", was=["--jobs"]
         ),
     ] = None,
     trace: Annotated[
         Path | None,
         option("Write a trace of the largest size (ui.perfetto.dev).", metavar="FILE"),
     ] = None,
-    links: Annotated[int, option("Busiest links to list.", metavar="N", ge=0)] = 5,
-    stages: Annotated[int, option("Stages of the critical path to print.", metavar="N", ge=0)] = 12,
+    limits: Annotated[ListedParts, option("How many to list", "--limit")],
     as_json: JsonOption = False,
 ) -> None:
     """Simulate a plan: its time at one size or many, its busiest links, and its critical path.
@@ -108,7 +79,7 @@ def simulate(
       coppice simulate plan.json --size 1K:1G --protocol ll128 --channels 16
       coppice simulate plan.json --size 1M --pieces 4 --trace trace.json
       coppice simulate ring.json --size 16M --seeds 100
-      coppice simulate --jobs jobs.json
+      coppice simulate --together jobs.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import read_plan
@@ -116,30 +87,24 @@ def simulate(
     from coppice.simulation.timeline import critical_lines
     from coppice.simulation.trace import write_trace
 
-    if channel_rate is not None and channels is None:
-        raise InputError("expected a number of channels with --channel-rate, found none: give both.")
     assumed = chosen_model(
         model,
-        overhead=overhead,
-        sharing=sharing if sharing is not None or jobs is None else Sharing.FAIR,
-        store_and_forward=store_and_forward or None,
-        send_engines=engines,
-        receive_engines=engines,
-        reduce_gb_per_s=reduce_rate,
+        assume,
+        sharing=None if together is None else Sharing.FAIR,
         protocols=None if protocol is None else (protocol,),
         channels=channels,
-        channel_gb_per_s=channel_rate,
-        generation=gpu,
     )
     count = _pieces(pieces)
-    if jobs is not None:
+    if together is not None:
         if plan is not None or seeds or multipath:
-            raise InputError("--jobs names its plans, and takes no plan, seeds or multipath: leave them out.")
-        _simulate_jobs(jobs, model=assumed, pieces=count, trace=trace, as_json=as_json)
+            raise InputError(
+                "--together names its plans, and takes no plan, seeds or multipath: leave them out."
+            )
+        _simulate_jobs(together, model=assumed, pieces=count, trace=trace, as_json=as_json)
         return
     if plan is None:
         raise InputError(
-            "expected a plan file, or several with `--jobs`, found none: make one with `coppice plan -o plan.json`."
+            "expected a plan file, or several with `--together`, found none: make one with `coppice plan -o plan.json`."
         )
     sizes = parse_sizes(size, option="--size")
     if seeds and multipath:
@@ -161,7 +126,7 @@ def simulate(
             progress.begin("writing the trace")
             shown = write_trace(rows[-1].timeline, trace)
     if as_json:
-        print_json(simulated_record(loaded, assumed, rows, links=links))
+        print_json(simulated_record(loaded, assumed, rows, links=limits.links))
         return
     title = title_of(loaded.problem)
     traced = []
@@ -174,11 +139,15 @@ def simulate(
         print_lines(["", *table_lines(rows)])
         return
     print_fields(title, [*single_fields(rows[0], best=count is None), *traced])
-    if links:
-        print_lines(["", "Busiest links", *busiest_lines(rows[0].timeline, links)])
-    if stages:
+    if limits.links:
+        print_lines(["", "Busiest links", *busiest_lines(rows[0].timeline, limits.links)])
+    if limits.stages:
         print_lines(
-            ["", "Critical path (us)", *(f"  {line}" for line in critical_lines(rows[0].timeline, stages))]
+            [
+                "",
+                "Critical path (us)",
+                *(f"  {line}" for line in critical_lines(rows[0].timeline, limits.stages)),
+            ]
         )
 
 

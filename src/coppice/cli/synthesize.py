@@ -15,7 +15,7 @@ from coppice.cli.plan import plan_fields
 from coppice.errors import InputError
 from coppice.options import option, parse_settings
 from coppice.options.names import SYNTHESIS_METHODS
-from coppice.options.shared import JsonOption, OutputOption, ParameterOption
+from coppice.options.shared import JsonOption, OutputOption, SeedOption, TimeLimitOption
 from coppice.text import percent_text, seconds_text
 
 if TYPE_CHECKING:
@@ -27,35 +27,36 @@ NOT_FOUND = 1
 
 
 @with_options(
-    "topology collective method groups sketch chunk_size steps rounds chunks pareto seed time_limit parameters output "
-    "boxes root weights ranks relays rates settings round_digits as_json"
+    "topology collective method parameters seed time_limit output boxes root weights ranks relays rates settings "
+    "round_digits as_json"
 )
 def synthesize(
     asked: ProblemOptions,
     *,
     method: Annotated[str, option(f"One of: {', '.join(SYNTHESIS_METHODS)}.", metavar="NAME")],
-    sketch: Annotated[Path | None, option("Sketch file of TACCL's format.", metavar="FILE")] = None,
-    chunk_size: Annotated[
-        str | None,
-        option("Size of a chunk, such as 1M, where latency counts.", metavar="SIZE"),
-    ] = None,
-    steps: Annotated[int | None, option("Steps S of sccl.", ge=0)] = None,
-    rounds: Annotated[int | None, option("Rounds R of sccl.", ge=0)] = None,
-    chunks: Annotated[int | None, option("Chunks of each rank.", ge=1)] = None,
-    pareto: Annotated[bool, option("All optimal pairs of latency and bandwidth (sccl).")] = False,
-    groups: Annotated[
-        str | None,
+    seed: SeedOption = 0,
+    time_limit: TimeLimitOption = None,
+    parameters: Annotated[
+        list[str] | None,
         option(
-            "Several groups at once, with tacos: 8 (of 8 ranks in a row), 8:4 (of 8 ranks 4 apart), or 0-3/4-7.",
-            metavar="LIST",
+            "Parameter of the method: sketch (file of TACCL's format), chunk_size (such as 1M, where latency counts), "
+            "steps, rounds and chunks of a rank (sccl), pareto=true (sccl: all optimal pairs of latency and "
+            "bandwidth), groups (tacos: several at once, 8 being 8 ranks in a row, 8:4 those 4 apart, or 0-3/4-7); "
+            "may be repeated.",
+            "--parameter",
+            "-p",
+            metavar="KEY=VALUE",
+            was=[
+                "--sketch sketch={}",
+                "--chunk-size chunk_size={}",
+                "--steps steps={}",
+                "--rounds rounds={}",
+                "--chunks chunks={}",
+                "--pareto pareto=true",
+                "--groups groups={}",
+            ],
         ),
     ] = None,
-    seed: Annotated[int, option("Where random choices begin.", ge=0)] = 0,
-    time_limit: Annotated[
-        float | None,
-        option("Then the best found so far counts [default: none].", metavar="SECONDS"),
-    ] = None,
-    parameters: ParameterOption = None,
     output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -65,35 +66,18 @@ def synthesize(
 
     \b
     Examples:
-      coppice synthesize dgx-1v --collective all_gather --method sccl --steps 2 --rounds 3 --chunks 2
-      coppice synthesize dgx-h100 --boxes 4 --collective all_reduce --method tacos --groups 4:8 -o jobs.json
+      coppice synthesize dgx-1v --collective all_gather --method sccl -p steps=2 -p rounds=3 -p chunks=2
+      coppice synthesize dgx-h100 --boxes 4 --collective all_reduce --method tacos -p groups=4:8 -o jobs.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.planners.synthesis.synthesizing import synthesize as run
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import write_plan
 
-    if groups is not None:
-        _together(
-            asked,
-            method,
-            groups,
-            {"chunks": chunks, "seed": seed, "time_limit_s": time_limit},
-            refused=sketch or chunk_size or steps or rounds or pareto or parameters,
-            output=output,
-            as_json=as_json,
-        )
+    options: dict[str, Any] = dict(parse_settings(parameters or (), option="--parameter"))
+    if "groups" in options:
+        _together(asked, method, options, seed=seed, time_limit_s=time_limit, output=output, as_json=as_json)
         return
     printed = to_stdout(output, as_json=as_json)
-    named = {
-        "sketch": None if sketch is None else str(sketch),
-        "chunk_size": chunk_size,
-        "steps": steps,
-        "rounds": rounds,
-        "chunks": chunks,
-        "pareto": pareto or None,
-    }
-    options: dict[str, Any] = {key: value for key, value in named.items() if value is not None}
-    options |= parse_settings(parameters or (), option="--parameter")
     with Stages() as stages:
         stages.begin("reading the topology")
         problem = asked.load_problem()
@@ -112,17 +96,17 @@ def synthesize(
         print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
     if result.synthesis.interrupted:
         raise typer.Exit(INTERRUPTED)
-    if result.planned is None and not pareto:
+    if result.planned is None and options.get("pareto") != "true":
         raise typer.Exit(NOT_FOUND)
 
 
 def _together(
     asked: ProblemOptions,
     method: str,
-    text: str,
     options: dict[str, Any],
     *,
-    refused: object,
+    seed: int,
+    time_limit_s: float | None,
     output: Path | None,
     as_json: bool,
 ) -> None:
@@ -133,16 +117,30 @@ def _together(
     """
     from coppice.planners.synthesis.groups import read_groups, synthesize_groups
 
-    if method != "tacos" or refused or asked.root is not None or asked.weights is not None:
+    if (
+        method != "tacos"
+        or {*options} - {"groups", "chunks"}
+        or asked.root is not None
+        or asked.weights is not None
+    ):
         raise InputError(
-            "several groups at once are matched by tacos with --chunks, --seed and --time-limit: leave out the rest."
+            "several groups at once are matched by tacos with groups, chunks, --seed and --time-limit: leave out the "
+            "rest."
         )
     with Stages() as stages:
         stages.begin("reading the topology")
         topology = asked.load()
-        members = read_groups(text, topology.num_ranks)
+        members = read_groups(options["groups"], topology.num_ranks)
         stages.begin("matching all groups")
-        found = synthesize_groups(topology, asked.collective, members, on_stage=stages.begin, **options)
+        found = synthesize_groups(
+            topology,
+            asked.collective,
+            members,
+            chunks=_chunks(options.get("chunks")),
+            seed=seed,
+            time_limit_s=time_limit_s,
+            on_stage=stages.begin,
+        )
         if output is not None:
             _write_groups(found, output)
     if as_json:
@@ -158,11 +156,17 @@ def _together(
         ]
         if output is not None:
             fields.append(
-                ("written to", f"{output}, for `coppice simulate --jobs`, and a plan for each group")
+                ("written to", f"{output}, for `coppice simulate --together`, and a plan for each group")
             )
-        print_fields(f"{found.collective} on {topology.name}, {text}", fields)
+        print_fields(f"{found.collective} on {topology.name}, {options['groups']}", fields)
     if found.interrupted:
         raise typer.Exit(INTERRUPTED)
+
+
+def _chunks(text: str | None) -> int | None:
+    if text is not None and not (text.isdecimal() and len(text) < 8 and int(text) > 0):
+        raise InputError(f"expected chunks of 1 or more, found {text!r}.")
+    return None if text is None else int(text)
 
 
 def _write_groups(found: GroupPlans, output: Path) -> None:

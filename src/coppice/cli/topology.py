@@ -165,7 +165,7 @@ def compose(
 def subset_ranks(
     asked: TopologyOptions,
     *,
-    ranks: Annotated[str, option("Ranks that take part, such as 0,1,2 or 0-7,16.")],
+    ranks: Annotated[str, option("Ranks that take part, such as 0,1,2 or 0-7,16.", metavar="LIST")],
     output: OutputOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,

@@ -31,13 +31,12 @@ from coppice.comparison.outcome import Comparison
 from coppice.comparison.pool import chosen_executor, run
 from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
 from coppice.errors import InputError
+from coppice.options.shared import USUAL_SIZES
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.latency import least_latency
 from coppice.simulation.model import Model
 from coppice.simulation.models import model_of
 from coppice.text import sizes_of
-
-USUAL_SIZES = "1K:4G"
 
 SMALL = 20_000
 """Up to this many ranks x ranks x candidates x sizes the work is done before processes have started."""

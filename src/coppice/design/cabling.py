@@ -20,26 +20,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.design.graph import Graph
+from coppice.design.limits import CablingLimits
 from coppice.display import Brief
 from coppice.errors import InputError
-
-
-@dataclass(frozen=True, kw_only=True)
-class CablingLimits:
-    """Limits of a cabling: ports, panels and positions."""
-
-    ports_per_node: int | None = None  # Ports that a node has; None does not ask
-    panel_ports: int | None = None  # Positions of a patch panel; None does without panels
-    max_panels: int | None = None  # Panels that there are; None takes as many as it needs
-
-    def __post_init__(self) -> None:
-        for name, value in vars(self).items():
-            if value is not None and value < 1:
-                raise InputError(f"expected {name} of 1 or more, found {value}.")
-        if self.max_panels is not None and self.panel_ports is None:
-            raise InputError(
-                f"expected the size of the {self.max_panels} panels as well, found none: give `panel_ports`."
-            )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)

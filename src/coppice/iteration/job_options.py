@@ -35,7 +35,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     """A training job, by a file or the name of a model; what a command does not offer has its default."""
 
     job: JobArgument
-    cluster: ClusterOption = None
+    topology: ClusterOption = None
     boxes: BoxesOption = None
     parallel: Annotated[
         str | None,
@@ -67,7 +67,9 @@ class JobOptions(Struct, frozen=True, kw_only=True):
         str | None,
         option(
             f"Order of the pipeline: {', '.join(PIPELINE_ORDERS)} [default: 1f1b, of chunks interleaved].",
+            "--pipeline-order",
             metavar="NAME",
+            was=["--order"],
         ),
     ] = None
     overlap: Annotated[
@@ -113,9 +115,9 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             record, folder = read_job_record(self.job), Path(self.job).parent
         else:
             record = JobRecord(model=ModelTable(name=self.job))
-            if self.cluster is None:
+            if self.topology is None:
                 raise InputError(
-                    "expected `cluster`, a preset or topology file, found none: name it, or give a job file."
+                    "expected `topology`, a preset or topology file, found none: name it, or give a job file."
                 )
             layout = {"dp": 1} | layout
         for name in (
@@ -124,7 +126,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             "fused_attention",
         ):
             layout[name] = getattr(self, name)
-        cluster: dict[str, Any] = {"topology": self.cluster, "boxes": self.boxes, "device": self.device}
+        cluster: dict[str, Any] = {"topology": self.topology, "boxes": self.boxes, "device": self.device}
         cluster["rates"] = self.rates
         run: dict[str, Any] = {
             name: getattr(self, name) for name in ("order", "overlap", "policy", "collectives", "model")
@@ -138,7 +140,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             of_preset = {key: value for key, value in given.items() if key not in of_policy}
             if of_preset:
                 cluster["settings"] = (record.cluster.settings or {}) | of_preset
-        if self.cluster is not None:
+        if self.topology is not None:
             record.cluster.mixed = None
         return with_values(record, {"cluster": cluster, "layout": layout, "run": run}), folder
 

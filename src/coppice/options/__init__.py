@@ -34,6 +34,7 @@ def option(
     *flags: str,
     metavar: str | None = None,
     choices: Iterable[str] = (),
+    was: Iterable[str] = (),
     **limits: Any,
 ) -> Meta:
     """What a field means, for its annotation.
@@ -43,9 +44,11 @@ def option(
         flags: Its names on the command line; none: two dashes and its name.
         metavar: What stands for the value in a help; None is told by the type.
         choices: All values that it may have.
+        was: Names that it had, which are still read: a flag, perhaps with what its value (``{}``) is now, as in
+            ``"--steps steps={}"``.
         limits: ``ge``, ``gt``, ``le``, ``lt``, as msgspec takes them.
     """
-    extra = {"flags": flags, "metavar": metavar, "choices": tuple(choices)}
+    extra = {"flags": flags, "metavar": metavar, "choices": tuple(choices), "was": tuple(was)}
     return Meta(description=help, extra=extra, **limits)
 
 
@@ -66,6 +69,14 @@ class OptionKind(NamedTuple):
     read: Callable[[Option, Any], Any]  # The value that is meant by what a caller gives
 
 
+class FormerFlag(NamedTuple):
+    """A name that an option had on the command line."""
+
+    flag: str
+    value: str  # What its value is now, ``{}`` being what was given
+    takes_value: bool = True
+
+
 @dataclass(frozen=True, kw_only=True)
 class Option:
     """An option: a field of a record."""
@@ -83,6 +94,7 @@ class Option:
     low: float | None = None  # Least value
     above: float | None = None  # What every value is above
     high: float | None = None  # Largest value
+    former: tuple[FormerFlag, ...] = ()  # Names that it had
 
     def value(self, given: Any) -> Any:
         """The value that is meant by what a caller gives: a value of the kind, or its text.
@@ -174,6 +186,15 @@ def _of_type(kinds: tuple[type, ...], option: Option, given: Any, words: str) ->
     return given
 
 
+def _keyed(option: Option, given: Any) -> Any:
+    if isinstance(given, option.type):
+        return given
+    flag = option.flags[0]
+    if not isinstance(given, Mapping):
+        given = parse_settings([given] if isinstance(given, str) else given, option=flag)
+    return recorded(option.type, given, owner=flag)
+
+
 def _record(option: Option, given: Any) -> Any:
     return _of_type((option.type,), option, given, f"{option.type.__name__}(...)")
 
@@ -193,6 +214,9 @@ NAMES = OptionKind("A,B,...", _names)
 TEXTS = OptionKind("TEXT", _texts)
 FILE = OptionKind("FILE", _file)
 RECORD = OptionKind("", _record)
+KEYED = OptionKind("KEY=VALUE", _keyed)
+"""A record of options on the command line: KEY=VALUE for each field, in one option that may be repeated."""
+
 SIZE = OptionKind("SIZE", _sizes)
 SIZES = OptionKind("SIZES", _sizes)
 SIZE_RANGE = OptionKind("SIZES", _sizes)
@@ -241,14 +265,15 @@ def option_of(name: str, hint: Any, default: Any = None, *, needed: bool = False
     choices = extra.get("choices") or (tuple(plain) if enumerated else ())
     kind = next((note for note in notes if isinstance(note, OptionKind)), None)
     nested = isinstance(plain, type) and issubclass(plain, Struct)
-    kind = kind or (RECORD if nested else CHOICE if choices else _PLAIN.get(plain, TEXT))
+    record_kind = KEYED if meta.description else RECORD
+    kind = kind or (record_kind if nested else CHOICE if choices else _PLAIN.get(plain, TEXT))
     positional = extra.get("positional", False)
     metavar = extra.get("metavar")
     return Option(
         name=name,
         type=plain,
         kind=kind,
-        help=meta.description or "",
+        help=_keyed_help(meta.description or "", plain) if kind is KEYED else meta.description or "",
         default=None if needed else default,
         needed=needed,
         positional=positional,
@@ -258,7 +283,30 @@ def option_of(name: str, hint: Any, default: Any = None, *, needed: bool = False
         low=meta.ge,
         above=meta.gt,
         high=meta.le,
+        former=(*map(_former, extra.get("was", ())), *(_former_keys(plain) if kind is KEYED else ())),
     )
+
+
+def _keyed_help(help: str, record: type[Struct]) -> str:  # noqa: A002 (as in option)
+    keys = (
+        f"{name} ({each.help[:1].lower()}{each.help[1:].rstrip('.')})"
+        for name, each in options_of(record).items()
+    )
+    return f"{help.rstrip('.')}: {', '.join(keys)}; may be repeated."
+
+
+def _former(text: str) -> FormerFlag:
+    flag, _, value = text.partition(" ")
+    return FormerFlag(flag, value or "{}", takes_value=not value or "{}" in value)
+
+
+def _former_keys(record: type[Struct]) -> typing.Iterator[FormerFlag]:
+    """The flags that fields of a record had before one option took all of them."""
+    for name, each in options_of(record).items():
+        plain = each.kind is not FLAG
+        yield from each.former or (
+            FormerFlag(flag, f"{name}={'{}' if plain else 'yes'}", plain) for flag in each.flags
+        )
 
 
 def _parts(hint: Any) -> tuple[Any, list[Any]]:

@@ -21,7 +21,9 @@ BoxesOption = Annotated[int | None, option("Number of boxes of a box preset.", "
 
 RatesOption = Annotated[
     str | None,
-    option("Rates of a preset: nominal (default) or measured (the achievable class).", "--rates"),
+    option(
+        "Rates of a preset: nominal (default) or measured (the achievable class).", "--rates", metavar="CLASS"
+    ),
 ]
 
 SetOption = Annotated[
@@ -31,7 +33,9 @@ SetOption = Annotated[
 
 RanksOption = Annotated[
     str | None,
-    option("Only these ranks take part, such as 0,1,2 or 0-7,16; they are renumbered.", "--ranks"),
+    option(
+        "Only these ranks take part, such as 0,1,2 or 0-7,16; they are renumbered.", "--ranks", metavar="LIST"
+    ),
 ]
 
 RelaysOption = Annotated[
@@ -62,16 +66,6 @@ ModelOption = Annotated[
     ),
 ]
 
-OverheadOption = Annotated[
-    float | None,
-    option(
-        "Cost of a message beyond its links, in a model without protocols [then: ideal].",
-        "--overhead",
-        metavar="US",
-        ge=0,
-    ),
-]
-
 EngineOption = Annotated[
     str | None,
     option("What moves the data [default: by the launcher].", "--engine", metavar="torch|mpi|shm|put-signal"),
@@ -79,22 +73,65 @@ EngineOption = Annotated[
 
 TimeoutOption = Annotated[float, option("Longest wait for another rank, s.", "--timeout", ge=0.1)]
 
+RoundsOption = Annotated[int, option("Measured rounds.", "-n", "--rounds", ge=1, was=["--iters"])]
+
+NumRanksOption = Annotated[
+    int | None, option("Number of ranks.", "--num-ranks", metavar="N", ge=1, was=["--ranks"])
+]
+
+TimeLimitOption = Annotated[
+    float | None,
+    option(
+        "Time limit in seconds; what was found until then counts.",
+        "--time-limit",
+        metavar="SECONDS",
+        ge=0.001,
+        was=["--timeout", "--seconds"],
+    ),
+]
+
+SeedOption = Annotated[int, option("Where random choices begin.", "--seed", ge=0)]
+
+PlotOption = Annotated[
+    Path | None,
+    option("Draw it: a .png, .svg or .pdf (needs matplotlib).", "--plot", metavar="FILE"),
+]
+
+LauncherOption = Annotated[
+    str | None, option("mpirun, mpiexec or srun [default: on PATH].", "--launcher", metavar="PATH")
+]
+
 LauncherWordsOption = Annotated[
     list[str] | None,
-    option("Further argument for the launcher; may be repeated.", "--launcher-option", metavar="WORD"),
+    option(
+        "Further argument for the launcher; may be repeated.",
+        "--launcher-option",
+        metavar="WORD",
+        was=["--mpi-option"],
+    ),
+]
+
+SizeOption = Annotated[
+    str, option("Message size M: bytes, or with K, M, G in powers of 1024.", "--size", "-s", metavar="SIZE")
 ]
 
 SizesOption = Annotated[
     str,
     option(
-        "Message sizes: a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR], such as 1K:4G or 1K:4G:4 "
+        "Message sizes M: one or a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR], such as 1K:4G or 1K:4G:4 "
         "[factor: 2].",
-        "--sizes",
         "--size",
+        "--sizes",
         "-s",
-        metavar="LIST",
+        metavar="SIZES",
     ),
 ]
+
+USUAL_SIZE = "64M"
+"""The size of commands that take one."""
+
+USUAL_SIZES = "1K:4G"
+"""The sizes of commands that simulate many."""
 
 CollectiveOption = Annotated[
     Collective,
@@ -183,7 +220,12 @@ JobArgument = Annotated[
 
 ClusterOption = Annotated[
     str | None,
-    option("Preset or topology file [needed without a job file].", "--cluster", metavar="TOPOLOGY"),
+    option(
+        "Preset or topology file [needed without a job file].",
+        "--topology",
+        metavar="TOPOLOGY",
+        was=["--cluster"],
+    ),
 ]
 
 BatchOption = Annotated[

@@ -7,22 +7,12 @@ from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, write_text
+from coppice.design.limits import CablingLimits
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption
 from coppice.text import plural
 
-PortsPerNodeOption = Annotated[
-    int | None, option("Ports that a node has.", "--ports-per-node", metavar="N", ge=1)
-]
-PanelPortsOption = Annotated[
-    int | None,
-    option(
-        "Cable through patch panels with this number of positions each.", "--panel-ports", metavar="N", ge=1
-    ),
-]
-MaxPanelsOption = Annotated[
-    int | None, option("Patch panels that there are.", "--max-panels", metavar="N", ge=1)
-]
+LimitOption = Annotated[CablingLimits, option("What there is", "--limit")]
 
 
 @with_options()
@@ -33,25 +23,22 @@ def cabling(
         Path,
         option("Where to write the list; - is standard output.", "-o", "--output", metavar="FILE"),
     ] = Path("-"),
-    ports_per_node: PortsPerNodeOption = None,
-    panel_ports: PanelPortsOption = None,
-    max_panels: MaxPanelsOption = None,
+    limits: LimitOption,
     as_json: JsonOption = False,
 ) -> None:
     """Write the cabling list of a recipe as CSV: pairs of ports to connect.
 
     Full-duplex graphs have cables, others fibres from the transmitter of a port to the receiver of another. With
-    --panel-ports every port of a node has a fixed position on a patch panel, and cables join positions.
+    panel_ports every port of a node has a fixed position on a patch panel, and cables join positions.
 
     \b
     Examples:
       coppice design cabling 'torus(4,6)' -o torus.csv
-      coppice design cabling 'gkautz(4,1024)' --panel-ports 512 --max-panels 8 -o kautz.csv
+      coppice design cabling 'gkautz(4,1024)' --limit panel_ports=512 --limit max_panels=8 -o kautz.csv
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.design.cabling import CablingLimits, cabling_of
+    from coppice.design.cabling import cabling_of
     from coppice.design.recipes.parser import parse
 
-    limits = CablingLimits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
     made = cabling_of(parse(recipe).build(), limits)
     printed = str(output) == "-"
     if not (printed and as_json):
@@ -61,7 +48,7 @@ def cabling(
     if printed or as_json:
         return
     fields = [(f"{made.kind}s", f"{len(made.ends):,}")]
-    if panel_ports is not None:
+    if limits.panel_ports is not None:
         fields.append(("patch panels", f"{made.panels:,}, {made.across_panels:,} {made.kind}s across"))
     fields.append(("written to", str(output)))
     graph = made.graph

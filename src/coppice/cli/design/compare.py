@@ -11,7 +11,7 @@ from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.files import write_atomically
 from coppice.options import argument, option
-from coppice.options.shared import JsonOption
+from coppice.options.shared import JsonOption, PlotOption
 from coppice.simulation.model import IDEAL
 from coppice.text import columns, size_text
 
@@ -29,10 +29,7 @@ def compare(
         option("Of the leaves of switched networks.", metavar="LIST"),
     ] = "1,2",
     csv: Annotated[Path | None, option("Write all figures as CSV.", metavar="FILE")] = None,
-    picture: Annotated[
-        Path | None,
-        option("Draw cost over time: a .png, .svg or .pdf (needs matplotlib).", "--plot", metavar="FILE"),
-    ] = None,
+    picture: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Compare networks for a workload by cost and performance: switched fabrics, tori, the best direct-connect graphs.

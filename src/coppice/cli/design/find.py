@@ -1,4 +1,4 @@
-"""`coppice design --ranks N --degree D`: Pareto-optimal graphs, the best for a workload, and their cabling."""
+"""`coppice design --num-ranks N --degree D`: Pareto-optimal graphs, the best for a workload, and their cabling."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coppice.cli.design.cabling import MaxPanelsOption, PanelPortsOption, PortsPerNodeOption
+from coppice.cli.design.cabling import LimitOption
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import print_json, print_lines, progress_bar
@@ -16,7 +16,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.options import option
-from coppice.options.shared import JobsOption, JsonOption
+from coppice.options.shared import JobsOption, JsonOption, SizeOption
 from coppice.text import columns, parse_size, plural, size_text
 
 if TYPE_CHECKING:
@@ -28,13 +28,13 @@ if TYPE_CHECKING:
 def find(
     ctx: typer.Context,
     *,
-    ranks: Annotated[str | None, option("Number of ranks, or a range such as 2:64.", metavar="N")] = None,
+    ranks: Annotated[
+        str | None,
+        option("Number of ranks, or a range such as 2:64.", "--num-ranks", metavar="N", was=["--ranks"]),
+    ] = None,
     degree: Annotated[str | None, option("Ports of a rank, or a range such as 2:8.", metavar="D")] = None,
     bidirectional: Annotated[bool, option("Only graphs whose links are full-duplex cables.")] = False,
-    size: Annotated[
-        str | None,
-        option("Choose the best for this message size M.", "--size", "-s", metavar="BYTES"),
-    ] = None,
+    size: SizeOption | None = None,
     collective: Annotated[
         Collective,
         option("all_reduce, all_gather or reduce_scatter of that size.", metavar="NAME"),
@@ -53,9 +53,7 @@ def find(
         Path | None,
         option("Write the cabling list of the best graph for --size as CSV.", metavar="FILE"),
     ] = None,
-    ports_per_node: PortsPerNodeOption = None,
-    panel_ports: PanelPortsOption = None,
-    max_panels: MaxPanelsOption = None,
+    limits: LimitOption,
     tries: Annotated[
         int | None,
         option(
@@ -76,19 +74,19 @@ def find(
 
     \b
     Examples:
-      coppice design --ranks 1024 --degree 4 -o designs
-      coppice design --ranks 64 --degree 4 --size 1M --alpha-us 10 --node-gb-per-s 12.5 --cabling best.csv
-      coppice design --ranks 2:64 --degree 2:4 --results bases.jsonl --json
+      coppice design --num-ranks 1024 --degree 4 -o designs
+      coppice design --num-ranks 64 --degree 4 --size 1M --alpha-us 10 --node-gb-per-s 12.5 --cabling best.csv
+      coppice design --num-ranks 2:64 --degree 2:4 --results bases.jsonl --json
       coppice design show 'line^3(circulant(16,3,4))' -o topo.json
     """  # noqa: D301 (\b is for the help formatter)
     given = ranks is not None or degree is not None
     if ctx.invoked_subcommand is not None:
         if given:
             raise InputError(
-                f"expected no --ranks and --degree before `{ctx.invoked_subcommand}`, found some: leave them out."
+                f"expected no --num-ranks and --degree before `{ctx.invoked_subcommand}`, found some: leave them out."
             )
         return
-    from coppice.design.cabling import CablingLimits, cabling_of, check_limits
+    from coppice.design.cabling import cabling_of, check_limits
     from coppice.design.search.finder import find as find_graphs
     from coppice.design.search.finder import write_front
     from coppice.design.search.workload import baselines, options
@@ -96,10 +94,9 @@ def find(
 
     if ranks is None or degree is None:
         raise InputError(
-            "expected `--ranks` and `--degree` together, found one of them at most: give both, or a subcommand."
+            "expected `--num-ranks` and `--degree` together, found one of them at most: give both, or a subcommand."
         )
-    goals = [(n, d) for n in _range(ranks, "--ranks") for d in _range(degree, "--degree")]
-    limits = CablingLimits(ports_per_node=ports_per_node, panel_ports=panel_ports, max_panels=max_panels)
+    goals = [(n, d) for n in _range(ranks, "--num-ranks") for d in _range(degree, "--degree")]
     for goal in goals:
         check_limits(*goal, limits)
     single = len(goals) == 1

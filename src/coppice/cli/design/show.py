@@ -13,7 +13,7 @@ from coppice.cli.output.render import Stages, print_fields, print_json, to_stdou
 from coppice.collectives import Collective
 from coppice.files import write_atomically
 from coppice.options import argument, option
-from coppice.options.shared import CollectiveOption, JsonOption, OutputOption
+from coppice.options.shared import USUAL_SIZES, CollectiveOption, JsonOption, OutputOption, SizesOption
 from coppice.simulation.model import IDEAL
 from coppice.text import parse_sizes, percent_text, plural, rate_text, size_text
 
@@ -36,18 +36,9 @@ def show(
     *,
     output: OutputOption = None,
     plan: Annotated[Path | None, option("Write the schedule as a plan.", metavar="FILE")] = None,
-    picture: Annotated[Path | None, option("Draw the graph as SVG.", metavar="FILE")] = None,
+    picture: Annotated[Path | None, option("Draw the graph as SVG.", "--plot", was=["--picture"])] = None,
     collective: CollectiveOption = Collective.ALL_GATHER,
-    size: Annotated[
-        str,
-        option(
-            "Message sizes M to simulate, such as 1K,1M or 1K:1G:1024.",
-            "--size",
-            "--sizes",
-            "-s",
-            metavar="LIST",
-        ),
-    ] = "1K,1M,1G",
+    size: SizesOption = USUAL_SIZES,
     gb_per_s: Annotated[str, option("Rate of a link in each direction.", metavar="RATE")] = "12.5",
     latency_us: Annotated[float, option("Latency of a link.", ge=0)] = 0.5,
     pieces: PiecesOption = None,
@@ -69,7 +60,7 @@ def show(
     \b
     Examples:
       coppice design show 'line^3(circulant(16,3,4))' -o topo.json
-      coppice design show 'torus(4,6)' --collective all_reduce --plan plan.json --picture torus.svg
+      coppice design show 'torus(4,6)' --collective all_reduce --plan plan.json --plot torus.svg
       coppice design show 'gkautz(4,64)' --collective all_to_all --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.design.evaluation import evaluate

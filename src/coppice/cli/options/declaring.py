@@ -12,17 +12,17 @@ from __future__ import annotations
 
 import enum
 import inspect
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from functools import wraps
 from pathlib import Path
 from typing import Annotated, Any, get_type_hints
 
 import typer
-from msgspec import Meta, Struct
+from msgspec import Struct
 
 from coppice.cli.options.completion import algorithm_names, collective_names, model_names, preset_names
-from coppice.options import Option, option_of, options_of, recorded
+from coppice.options import KEYED, RECORD, Option, option_of, options_of, recorded
 
 _COMPLETIONS = {
     "--model": model_names,
@@ -37,6 +37,8 @@ _COMPLETIONS = {
 def parameter_of(option: Option) -> inspect.Parameter:
     """An option as Typer takes it."""
     enumerated = isinstance(option.type, type) and issubclass(option.type, enum.Enum)
+    if option.kind is KEYED:
+        option = replace(option, type=list[str], default=None)
     direct = enumerated or option.type in (bool, int, float, Path, list[str], list[Path])
     kind = option.type if direct else str
     numeric = kind in (int, float)
@@ -67,6 +69,7 @@ def parameter_of(option: Option) -> inspect.Parameter:
 class _TakenRecord:
     """A record that a command takes in place of its fields."""
 
+    options: Mapping[str, Option]  # Its fields, and those of records in it
     parameters: Mapping[str, inspect.Parameter]
     make: Callable[[dict[str, Any]], Any]  # From values of the fields that the command offers
 
@@ -102,14 +105,18 @@ def with_options(
     def decorate(command: Callable[..., None]) -> Callable[..., None]:
         hints = get_type_hints(command, include_extras=True)
         own: dict[str, inspect.Parameter] = {}
+        options: dict[str, Option] = {}
         groups: dict[str, _TakenRecord] = {}
         for name, parameter in inspect.signature(command).parameters.items():
             if name in tables:
                 groups[name] = _table(tables[name])
             elif _is_record(hints[name]):
                 groups[name] = _record(hints[name])
+            elif (option := _own(parameter, hints[name])).help:
+                options[name] = option
+                own[name] = parameter_of(option)
             else:
-                own[name] = _own(parameter, hints[name])
+                own[name] = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
         left_out = {word[1:] for word in order.split() if word.startswith("-")}
         parts = {
             name: [each for each in group.parameters if each not in own and each not in left_out]
@@ -131,6 +138,9 @@ def with_options(
         @wraps(command)
         def run(*args: Any, **given: Any) -> None:
             given |= dict(zip(names, args, strict=False))
+            for name, option in options.items():
+                if option.kind is KEYED:
+                    given[name] = option.value(given[name]) if given.get(name) else option.default
             made = {
                 name: group.make({each: given.pop(each) for each in parts[name] if each in given})
                 for name, group in groups.items()
@@ -139,46 +149,52 @@ def with_options(
 
         run.__dict__["__signature__"] = inspect.Signature([declared[name] for name in names])
         run.__annotations__ = {name: declared[name].annotation for name in names}
+        every = options | {name: each for group in groups.values() for name, each in group.options.items()}
+        run.__dict__["former_flags"] = {
+            each.flag: (every[name].flags, each)
+            for name in names
+            if name in every
+            for each in every[name].former
+        }
         return run
 
     return decorate
 
 
-def _own(parameter: inspect.Parameter, hint: Any) -> inspect.Parameter:
-    """A parameter of the command itself: as it is unless it is described as an option."""
-    if not any(isinstance(note, Meta) for note in getattr(hint, "__metadata__", ())):
-        return parameter.replace(annotation=hint, kind=inspect.Parameter.KEYWORD_ONLY)
+def _own(parameter: inspect.Parameter, hint: Any) -> Option:
+    """A parameter of the command itself; a record in one option has the record's defaults."""
     needed = parameter.default is inspect.Parameter.empty
-    return parameter_of(option_of(parameter.name, hint, parameter.default, needed=needed))
+    made = option_of(parameter.name, hint, parameter.default, needed=needed)
+    return replace(made, needed=False, default=made.type()) if made.kind is KEYED else made
 
 
 def _record(record: type[Struct]) -> _TakenRecord:
     """The fields of a record, and of records in it."""
-    options = options_of(record)
-    inner = {name: _record(each.type) for name, each in options.items() if _is_record(each.type)}
-
-    def parameters() -> Iterator[tuple[str, inspect.Parameter]]:
-        for name, option in options.items():
-            if name in inner:
-                yield from inner[name].parameters.items()
-            else:
-                yield name, parameter_of(option)
+    fields = options_of(record)
+    inner = {name: _record(each.type) for name, each in fields.items() if each.kind is RECORD}
+    options: dict[str, Option] = {}
+    for name, option in fields.items():
+        options |= inner[name].options if name in inner else {name: option}
 
     def make(values: dict[str, Any]) -> Any:
         for name, group in inner.items():
-            values[name] = group.make({each: values.pop(each) for each in group.parameters if each in values})
+            values[name] = group.make({each: values.pop(each) for each in group.options if each in values})
         return recorded(record, values, owner="the command")
 
-    return _TakenRecord(parameters=dict(parameters()), make=make)
+    return _taken(options, make)
 
 
 def _is_record(kind: Any) -> bool:
     return isinstance(kind, type) and issubclass(kind, Struct)
 
 
-def _table(options: Mapping[str, Any]) -> _TakenRecord:
+def _table(options: Mapping[str, Option]) -> _TakenRecord:
     """Options of several records, whose values the command gets by name."""
-    return _TakenRecord(
-        parameters={name: parameter_of(option) for name, option in options.items()},
-        make=lambda values: {name: value for name, value in values.items() if value not in (None, False)},
+    return _taken(
+        options, lambda values: {name: value for name, value in values.items() if value not in (None, False)}
     )
+
+
+def _taken(options: Mapping[str, Option], make: Callable[[dict[str, Any]], Any]) -> _TakenRecord:
+    parameters = {name: parameter_of(option) for name, option in options.items()}
+    return _TakenRecord(options=options, parameters=parameters, make=make)

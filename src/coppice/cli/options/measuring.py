@@ -10,16 +10,45 @@ from msgspec import Struct
 
 from coppice.errors import InputError
 from coppice.options import option
-from coppice.simulation.model import Model
+from coppice.options.shared import SizesOption
+from coppice.simulation.model import Model, Sharing
 from coppice.text import parse_size, parse_sizes, plural
 
 
-def chosen_model(name: str | None, *, overhead: float | None = None, **changes: Any) -> Model:
+class Assumptions(Struct, frozen=True, kw_only=True):
+    """Assumptions of a model of time that replace its own."""
+
+    overhead: Annotated[
+        float | None, option("US of a message beyond its links, in a model without protocols", ge=0)
+    ] = None
+    sharing: Annotated[
+        Sharing | None,
+        option("fifo or fair: messages cross a link one at a time, or all at max-min fair rates"),
+    ] = None
+    store_and_forward: Annotated[bool, option("yes: switches forward whole messages only")] = False
+    engines: Annotated[
+        int | None, option("concurrent messages from a GPU, and to a GPU, 0 for any number", ge=0)
+    ] = None
+    reduce_rate: Annotated[
+        float | None, option("GB/S at which a GPU adds what it receives, which takes no time otherwise")
+    ] = None
+    channel_rate: Annotated[
+        float | None, option("GB/S of a channel, instead of the protocol's for these GPUs")
+    ] = None
+    gpu: Annotated[
+        str | None, option("volta, ampere, hopper or blackwell, instead of that of the topology's name")
+    ] = None
+
+
+AssumeOption = Annotated[Assumptions, option("What the model assumes", "--assume")]
+
+
+def chosen_model(name: str | None, assumed: Assumptions | None = None, **changes: Any) -> Model:
     """Time model of the options.
 
     Args:
         name: Value of ``--model``.
-        overhead: Value of ``--overhead``; without a name it means the model ``ideal``.
+        assumed: Value of ``--assume``; an overhead without a name means the model ``ideal``.
         changes: Fields of the model that have an option of their own, None where they stay.
 
     Raises:
@@ -27,14 +56,26 @@ def chosen_model(name: str | None, *, overhead: float | None = None, **changes: 
     """
     from coppice.simulation.models import model_of
 
+    assumed = assumed or Assumptions()
+    overhead = assumed.overhead
     model = model_of("ideal" if name is None and overhead is not None else name)
-    if overhead is not None:
-        if model.protocols:
-            raise InputError(
-                f"expected a model in which messages cost the same, found --overhead with {model.name}, whose "
-                "protocols have costs of their own: leave it out, or give `--model ideal`."
-            )
-        changes["overhead_us"] = overhead
+    if overhead is not None and model.protocols:
+        raise InputError(
+            f"expected a model in which messages cost the same, found an overhead with {model.name}, whose "
+            "protocols have costs of their own: leave it out, or give `--model ideal`."
+        )
+    if assumed.channel_rate is not None and changes.get("channels") is None:
+        raise InputError("expected a number of channels with channel_rate, found none: give `--channels`.")
+    changes |= {
+        "overhead_us": overhead,
+        "sharing": assumed.sharing or changes.get("sharing"),
+        "store_and_forward": assumed.store_and_forward or None,
+        "send_engines": assumed.engines,
+        "receive_engines": assumed.engines,
+        "reduce_gb_per_s": assumed.reduce_rate,
+        "channel_gb_per_s": assumed.channel_rate,
+        "generation": assumed.gpu,
+    }
     changes = {key: value for key, value in changes.items() if value is not None}
     return replace(model, **changes) if changes else model
 
@@ -45,16 +86,7 @@ class SteppedSizes(Struct, frozen=True, kw_only=True):
     first: Annotated[str, option("Smallest size M.", "-b", "--minbytes")] = "1K"
     last: Annotated[str, option("Largest size M.", "-e", "--maxbytes")] = "64M"
     factor: Annotated[int, option("From one size to the next.", "-f", "--stepfactor", ge=2)] = 4
-    listed: Annotated[
-        str | None,
-        option(
-            "Instead of -b, -e and -f: a list such as 1K,64K,1M, or FIRST:LAST[:FACTOR].",
-            "--size",
-            "--sizes",
-            "-s",
-            metavar="LIST",
-        ),
-    ] = None
+    listed: SizesOption | None = None
 
     def sizes(self, *, least: int = 0) -> list[int]:
         """Geometric sequence of sizes, or the listed ones; 0 stands alone.

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Annotated
 
 import typer
+from msgspec import Struct, structs
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, print_lines
@@ -13,25 +14,42 @@ from coppice.options import option, parse_settings
 from coppice.options.shared import JsonOption
 
 
+class SearchedFaults(Struct, frozen=True, kw_only=True):
+    """Faults of a network, as often as they may happen."""
+
+    losses: Annotated[int, option("packets that may be lost", ge=0)] = 1
+    duplicates: Annotated[int, option("packets that may arrive again, at any later moment", ge=0)] = 1
+    early_timeouts: Annotated[int, option("premature time-outs", ge=0)] = 1
+
+
+class CheckLimits(Struct, frozen=True, kw_only=True):
+    """What a search ends at."""
+
+    most_events: Annotated[int, option("depth beyond which nothing is searched", ge=0)] = 1_000_000
+    most_states: Annotated[int, option("states at which it stops", ge=1)] = 1_000_000
+
+
 @with_options()
 def check(
     *,
-    protocol: Annotated[str, option("What the parties speak: switchml and others.")] = "switchml",
+    protocol: Annotated[
+        str, option("What the parties speak: switchml and others.", metavar="NAME")
+    ] = "switchml",
     workers: Annotated[int, option("Workers of the job.", ge=1)] = 2,
     slots: Annotated[int, option("Number of aggregation slots.", ge=1)] = 1,
     elements: Annotated[str, option("Elements of each tensor, one after the other.", metavar="N,N")] = "3",
     values: Annotated[int, option("Values of a packet.", ge=1)] = 1,
-    tree: Annotated[str | None, option("Workers below each switch, and a root above.", metavar="N,N")] = None,
-    losses: Annotated[int, option("Packets that may be lost.", ge=0)] = 1,
-    duplicates: Annotated[int, option("Packets that may arrive again, at any later moment.", ge=0)] = 1,
-    early_timeouts: Annotated[int, option("Number of premature time-outs.", ge=0)] = 1,
+    tree: Annotated[
+        str | None,
+        option("Workers below each switch, and a root above.", "--below", metavar="N,N", was=["--tree"]),
+    ] = None,
+    faults: Annotated[SearchedFaults, option("Faults that may happen", "--fault")],
     in_order: Annotated[bool, option("Packets of a link arrive in the order of their sending.")] = False,
     settings: Annotated[
         list[str] | None,
         option("Setting of the protocol; may be repeated.", "--set", metavar="KEY=VALUE"),
     ] = None,
-    most_events: Annotated[int, option("Depth beyond which nothing is searched.", ge=0)] = 1_000_000,
-    most_states: Annotated[int, option("States at which the search stops.", ge=1)] = 1_000_000,
+    limits: Annotated[CheckLimits, option("Where the search ends", "--limit")],
     as_json: JsonOption = False,
 ) -> None:
     """Search every interleaving of arrivals, losses, copies and time-outs for a wrong sum or an end that never comes.
@@ -41,9 +59,9 @@ def check(
 
     \b
     Examples:
-      coppice switch check --workers 2 --slots 1 --elements 3 --losses 2
-      coppice switch check --losses 0 --early-timeouts 0 --set published_rule=1
-      coppice switch check --workers 3 --slots 2 --elements 2,1 --duplicates 0 --early-timeouts 0
+      coppice switch check --workers 2 --slots 1 --elements 3 --fault losses=2
+      coppice switch check --fault losses=0 --fault early_timeouts=0 --set published_rule=1
+      coppice switch check --workers 3 --slots 2 --elements 2,1 --fault duplicates=0 --fault early_timeouts=0
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.innetwork.simulated.all_reduce import search_interleavings
 
@@ -54,13 +72,10 @@ def check(
         elements=_numbers(elements, "elements"),
         values=values,
         tree=None if tree is None else _numbers(tree, "tree"),
-        losses=losses,
-        duplicates=duplicates,
-        early_timeouts=early_timeouts,
         reordering=not in_order,
         settings={key: _number(key, value) for key, value in parse_settings(settings or ()).items()},
-        most_events=most_events,
-        most_states=most_states,
+        **structs.asdict(faults),
+        **structs.asdict(limits),
     )
     if as_json:
         print_json(found.record())
@@ -68,7 +83,9 @@ def check(
         searched = f"{found.states:,} states, {found.events:,} events, up to {found.depth} deep"
         title = f"{protocol}: {'every worker gets the sum, and everyone ends' if found.ok else 'FAULT'}"
         whole = (
-            "everything within the budgets" if found.whole else "a part: raise --most-states or --most-events"
+            "everything within the budgets"
+            if found.whole
+            else "a part: raise most_states or most_events of --limit"
         )
         print_fields(
             title, [("searched", searched), ("that is", whole if found.ok else "up to the first fault")]

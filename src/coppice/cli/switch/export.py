@@ -5,8 +5,11 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, cast
 
+from msgspec import structs
+
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json
+from coppice.cli.switch.xdp import ServedJob
 from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.names import P4_VARIANTS, SWITCH_TARGETS
@@ -47,11 +50,7 @@ def export(
             metavar="FILE",
         ),
     ] = None,
-    job: Annotated[int, option("Low byte of the job that the guarded variant serves.", metavar="N")] = 0,
-    first_packet: Annotated[
-        int,
-        option("Id of the packet that begins slot 0, if guarded.", metavar="N"),
-    ] = 0,
+    options: Annotated[ServedJob, option("What the guarded variant serves", "--option")],
     as_json: JsonOption = False,
 ) -> None:
     """Write SwitchML's integer sums as a P4_16 program, with entries for simple_switch_CLI.
@@ -77,8 +76,7 @@ def export(
         values=values,
         variant=cast("Literal['guarded', 'published']", variant),
         rack=None if hosts is None else read_rack(hosts),
-        job=job,
-        first_packet=first_packet,
+        **structs.asdict(options),
     )
     made.write(output)
     if as_json:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from dataclasses import fields
 from fractions import Fraction
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from coppice.cli.options.declaring import with_options
@@ -15,7 +14,15 @@ from coppice.cli.output.render import print_json, print_lines
 from coppice.errors import InputError
 from coppice.options import argument, option, parse_settings
 from coppice.options.names import AGGREGATING
-from coppice.options.shared import BoxesOption, JsonOption, ModelOption, SetOption
+from coppice.options.shared import (
+    USUAL_SIZE,
+    BoxesOption,
+    JsonOption,
+    ModelOption,
+    PlotOption,
+    SetOption,
+    SizeOption,
+)
 from coppice.text import columns, parse_size, plural, short_size, size_text, time_text
 
 if TYPE_CHECKING:
@@ -37,7 +44,7 @@ def model(
     *,
     workers: Annotated[int, option("GPUs that take part.", ge=2)] = 8,
     gb_per_s: Annotated[str, option("Rate of a worker's link per direction, GB/s.", metavar="RATE")] = "12.5",
-    size: Annotated[str, option("Bytes of the tensor.", "--size", "-s", metavar="M")] = "64M",
+    size: SizeOption = USUAL_SIZE,
     slots: Annotated[
         int | None,
         option("Slots (aggregators) of the switch [default: 128, 40,000 of ATP].", ge=1),
@@ -46,16 +53,16 @@ def model(
         float,
         option("Packet loss probability per direction.", metavar="P"),
     ] = 0.0,
-    rtt_us: Annotated[float, option("From a packet's last bit to its answer.", metavar="US")] = 6.0,
-    timeout_us: Annotated[float, option("Until a worker sends a packet again.", metavar="US")] = 10_000.0,
     further: Annotated[
         list[str] | None,
         option(
-            "Anything else of the case: jobs, tiers, gpus, nics, box_gb_per_s, server_gb_per_s, "
+            "Anything else of the case: rtt_us (from a packet's last bit to its answer: 6), timeout_us (until a "
+            "worker sends a packet again: 10,000), jobs, tiers, gpus, nics, box_gb_per_s, server_gb_per_s, "
             "adding_gb_per_s, recirculation_gb_per_s, pass_us, values, window, message_bytes, table_pairs, skew_us, "
             "radix, trees, racks, racks_with_boxes, uplink_gb_per_s; may be repeated.",
             "--case",
             metavar="KEY=VALUE",
+            was=["--rtt-us rtt_us={}", "--timeout-us timeout_us={}"],
         ),
     ] = None,
     sweep: Annotated[
@@ -63,7 +70,8 @@ def model(
         option("Over a range of one of these.", metavar="workers|slots|loss"),
     ] = None,
     over: Annotated[
-        str | None, option("Values of the range, such as 2,8,32.", "--values", metavar="LIST")
+        str | None,
+        option("Values of the range, such as 2,8,32.", "--sweep-values", metavar="LIST", was=["--values"]),
     ] = None,
     beside: Annotated[
         str | None,
@@ -81,10 +89,7 @@ def model(
     boxes: BoxesOption = None,
     settings: SetOption = None,
     priced: ModelOption = None,
-    picture: Annotated[
-        Path | None,
-        option("Draw a sweep: a .png, .svg or .pdf (needs matplotlib).", "--plot", metavar="FILE"),
-    ] = None,
+    picture: PlotOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the closed-form performance of in-network aggregation systems: throughput, time, switch memory, error.
@@ -96,7 +101,7 @@ def model(
     \b
     Examples:
       coppice switch model --workers 8 --gb-per-s 12.5 --size 64M
-      coppice switch model switchml,fpisa,ring --slots 64 --loss 0.001 --timeout-us 1000
+      coppice switch model switchml,fpisa,ring --slots 64 --loss 0.001 --case timeout_us=1000
       coppice switch model switchml,atp,ring --sweep slots --plot slots.png
       coppice switch model switchml,sharp --slots 32 --split ring
       coppice switch model sharp,nvls-tree --topology dgx-h100 --boxes 4
@@ -111,7 +116,7 @@ def model(
     if picture is not None and sweep is None:
         raise InputError("--plot draws a sweep: give --sweep workers, slots or loss.")
     if over is not None and sweep is None:
-        raise InputError("--values are those of a sweep: give --sweep workers, slots or loss.")
+        raise InputError("--sweep-values are those of a sweep: give --sweep workers, slots or loss.")
     if topology is not None:
         if sweep is not None:
             raise InputError("expected bare figures for a sweep, found --topology: leave one of them out.")
@@ -128,8 +133,6 @@ def model(
         gb_per_s=_rate(gb_per_s, "--gb-per-s"),
         slots=slots,
         loss=loss,
-        rtt_us=rtt_us,
-        timeout_us=timeout_us,
         **_further(further or ()),
     )
     if sweep is not None:
@@ -284,7 +287,7 @@ def _further(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
     from coppice.innetwork.systems.case import AggregationCase
     from coppice.text import suggestion
 
-    own = ("workers", "gb_per_s", "slots", "loss", "rtt_us", "timeout_us")
+    own = ("workers", "gb_per_s", "slots", "loss")
     kinds = {each.name: str(each.type) for each in fields(AggregationCase) if each.name not in own}
     given = {}
     for key, text in parse_settings(texts, option="--case").items():
@@ -309,8 +312,8 @@ def _rate(text: str, where: str) -> Fraction:
 
 
 def _values(text: str) -> list[float]:
-    """The value of --values."""
+    """The value of --sweep-values."""
     try:
         return [float(word) for word in text.split(",")]
     except ValueError:
-        raise InputError(f"expected --values such as 2,8,32, found {text!r}.") from None
+        raise InputError(f"expected --sweep-values such as 2,8,32, found {text!r}.") from None

@@ -8,7 +8,7 @@ from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import TopologyOptions, parse_ranks
 from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.options import option
-from coppice.options.shared import JsonOption
+from coppice.options.shared import USUAL_SIZE, JsonOption, SizeOption
 from coppice.text import percent_text, plural, shortened, size_text, time_text
 
 if TYPE_CHECKING:
@@ -35,7 +35,7 @@ def place(
         int,
         option("Equal parts of each job, each added in a tree of its own.", metavar="N", ge=1),
     ] = 1,
-    size: Annotated[str, option("Bytes that every rank adds.")] = "64M",
+    size: SizeOption = USUAL_SIZE,
     as_json: JsonOption = False,
 ) -> None:
     """Choose the aggregation switches of a network so that all-reduces load its busiest link least.

@@ -46,7 +46,7 @@ def serve(
     Examples:
       coppice switch serve --protocol switchml --workers 4 --slots 256 --port 9000
       coppice switch serve --protocol switchml,atp,sharp --workers 2
-      coppice switch serve --workers 2 --drop 0.01 --reorder 0.01 --seed 7 --json --report 1
+      coppice switch serve --workers 2 --fault drop=0.01 --fault reorder=0.01 --fault seed=7 --json --report 1
       coppice switch serve --workers 2 --parent 10.0.0.1:9000 --index 0 --siblings 2
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.innetwork.serving.client import read_secret

@@ -7,11 +7,20 @@ import threading
 from pathlib import Path
 from typing import Annotated
 
+from msgspec import Struct, structs
+
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, print_note
 from coppice.options import option
 from coppice.options.shared import JsonOption
 from coppice.text import plural
+
+
+class ServedJob(Struct, frozen=True, kw_only=True):
+    """The job that the program of a switch serves."""
+
+    job: Annotated[int, option("low byte of the job", ge=0)] = 0
+    first_packet: Annotated[int, option("id of the packet that begins slot 0", ge=0)] = 0
 
 
 @with_options()
@@ -26,8 +35,7 @@ def xdp(
     ],
     slots: Annotated[int, option("Slots, 1 to 8192, each with two sets.", metavar="N")] = 256,
     values: Annotated[int, option("Values of a packet.", metavar="64|256")] = 64,
-    job: Annotated[int, option("Low byte of the job that is served.", metavar="N")] = 0,
-    first_packet: Annotated[int, option("Id of the packet that begins slot 0.", metavar="N")] = 0,
+    options: Annotated[ServedJob, option("What is served", "--option")],
     as_json: JsonOption = False,
 ) -> None:
     """Add up SwitchML's packets in the kernel (XDP) until Ctrl-C or SIGTERM; prints what it counted at the end.
@@ -44,7 +52,7 @@ def xdp(
 
     found = read_xdp_hosts(hosts)
     stopping = threading.Event()
-    with serve_xdp(found, slots=slots, values=values, job=job, first_packet=first_packet) as switch:
+    with serve_xdp(found, slots=slots, values=values, **structs.asdict(options)) as switch:
         before = {
             which: signal.signal(which, lambda *_: stopping.set())
             for which in (signal.SIGINT, signal.SIGTERM)

@@ -20,7 +20,7 @@ def advise(options: JobOptions, *, jobs: JobsOption = None, as_json: JsonOption 
     \b
     Examples:
       coppice train advise workload.json
-      coppice train advise gpt-7.5b --cluster dgx-a100 --boxes 2 --parallel tp=4,pp=2,dp=2 --global-batch 32 --json
+      coppice train advise gpt-7.5b --topology dgx-a100 --boxes 2 --parallel tp=4,pp=2,dp=2 --global-batch 32 --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.composing.advice import advise as advice_of
     from coppice.iteration.composing.compared import compare_on_layers, compare_policies

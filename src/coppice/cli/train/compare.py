@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
@@ -10,7 +9,7 @@ from coppice.cli.output.render import Stages, print_json, print_lines
 from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option
-from coppice.options.shared import JobsOption, JsonOption
+from coppice.options.shared import JobsOption, JsonOption, PlotOption
 from coppice.text import columns, percent_text, plural, seconds_text
 
 if TYPE_CHECKING:
@@ -25,12 +24,12 @@ def compare(
         str,
         option(
             "Policies with commas between them, joined by + where they are composed; all.",
+            "--policy",
             metavar="LIST",
+            was=["--policies"],
         ),
     ] = "all",
-    picture: Annotated[
-        Path | None, option("Draw it: a .png, .svg or .pdf (needs matplotlib).", "--plot")
-    ] = None,
+    picture: PlotOption = None,
     jobs: JobsOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -42,9 +41,9 @@ def compare(
 
     \b
     Examples:
-      coppice train compare gpt-7.5b --cluster dgx-a100 --boxes 2 --parallel tp=4,pp=2 --global-batch 32
-      coppice train compare job.toml --policies ddp,dear,dear+breadth-first --plot policies.png
-      coppice train compare workload.json --policies bytescheduler,p3,ddp --json
+      coppice train compare gpt-7.5b --topology dgx-a100 --boxes 2 --parallel tp=4,pp=2 --global-batch 32
+      coppice train compare job.toml --policy ddp,dear,dear+breadth-first --plot policies.png
+      coppice train compare workload.json --policy bytescheduler,p3,ddp --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.comparison.plot import check_picture
     from coppice.iteration.composing.compared import compare_on_layers, compare_policies, plot_policies

@@ -1,6 +1,6 @@
 """`coppice train estimate`: iteration time of a model on a cluster, and its breakdown.
 
-`--what-if` and `--degrade` show the job after a change beside the job as it is.
+`--what-if` shows the job after a change beside the job as it is.
 """
 
 from __future__ import annotations
@@ -16,9 +16,7 @@ from coppice.errors import CheckError, InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option
 from coppice.options.names import CALIBRATED
-from coppice.options.shared import (
-    JsonOption,
-)
+from coppice.options.shared import JsonOption
 from coppice.text import columns, seconds_text
 
 if TYPE_CHECKING:
@@ -44,18 +42,11 @@ WhatIfOption = Annotated[
     list[str] | None,
     option(
         "Also with nic=x2, nvlink=x0.5, flops=x2, memory=x1.2 or memory=141 (GB), gpu=H200, drain=3 or "
-        "drain=node17 (boxes), without=nic:5, slow=nic:5:x0.5, slow=node17:x0.8; may be repeated.",
+        "drain=node17 (boxes), without=nic:5, slow=nic:5:x0.5, slow=node17:x0.8, or "
+        "degrade=box0/nic3=50% (a NIC, GPU or switch at a share of its rate); may be repeated.",
         "--what-if",
         metavar="CHANGE",
-    ),
-]
-
-DegradeOption = Annotated[
-    list[str] | None,
-    option(
-        "Also with a NIC, GPU or switch of the topology at a share of its rate: box0/nic3=50%; may be repeated.",
-        "--degrade",
-        metavar="NODE=SHARE",
+        was=["--degrade degrade={}"],
     ),
 ]
 
@@ -63,7 +54,6 @@ DegradeOption = Annotated[
 def answers(
     job: TrainingJob,
     what_if: Sequence[str] | None,
-    degrade: Sequence[str] | None,
 ) -> list[WhatIf]:
     """Results of the job as it is, then of each change; on mixed clusters each kind of box alone as well.
 
@@ -73,8 +63,7 @@ def answers(
     from coppice.iteration.job.what_if import compare_kinds, what_ifs
 
     kinds = compare_kinds(job)
-    changes = [*(what_if or ()), *(f"degrade={each}" for each in degrade or ())]
-    found = what_ifs(job, changes) if changes else []
+    found = what_ifs(job, [*what_if]) if what_if else []
     return found if kinds is None else [*found, kinds]
 
 
@@ -149,7 +138,7 @@ def answers_table(found: Sequence[WhatIf]) -> list[str]:
 
 
 @with_options(
-    f"job {LAYOUT_OPTIONS} order overlap policy collectives model contention trace what_if degrade rates settings "
+    f"job {LAYOUT_OPTIONS} order overlap policy collectives model contention trace what_if rates settings "
     "as_json"
 )
 def estimate(
@@ -158,7 +147,6 @@ def estimate(
     contention: ContentionOption = 0.0,
     trace: TraceOption = None,
     what_if: WhatIfOption = None,
-    degrade: DegradeOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Simulate a training iteration, and print its time, breakdown, critical path and memory.
@@ -167,10 +155,10 @@ def estimate(
 
     \b
     Examples:
-      coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
-      coppice train estimate gpt-175b --cluster dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 \
+      coppice train estimate gpt-175b --topology dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
+      coppice train estimate gpt-175b --topology dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 \
         --shard zero1 --overlap megatron --trace step.json
-      coppice train estimate gpt-175b --cluster dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
+      coppice train estimate gpt-175b --topology dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.composing.composed import composed_job
     from coppice.iteration.job.paced import simulated_job
@@ -182,15 +170,15 @@ def estimate(
 
     asked = load_job(options)
     costs = asked.run.collectives or CALIBRATED
-    if costs != CALIBRATED and (what_if or degrade):
+    if costs != CALIBRATED and what_if:
         raise InputError(
-            f"expected {CALIBRATED} collectives with --what-if or --degrade, found {costs}: leave --collectives out."
+            f"expected {CALIBRATED} collectives with --what-if, found {costs}: leave --collectives out."
         )
     chosen, layout, machines = asked.model, asked.layout, asked.cluster
     if asked.run.policy is not None:
-        if what_if or degrade:
+        if what_if:
             raise InputError(
-                f"expected no policy with --what-if or --degrade, found {asked.run.policy}: leave --policy out."
+                f"expected no policy with --what-if, found {asked.run.policy}: leave --policy out."
             )
         composed = composed_job(asked, contention=contention)
         layout, simulated = composed.layout, composed.step
@@ -204,7 +192,7 @@ def estimate(
         found, held = simulated, composed.memory
     else:
         found, held = simulated_job(asked, contention=contention), memory_of(chosen, layout)
-    changed = answers(asked, what_if, degrade)
+    changed = answers(asked, what_if)
     if trace is not None:
         write_task_trace(found.times, trace)
     fits = held.total <= machines.device.memory_bytes

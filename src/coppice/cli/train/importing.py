@@ -12,7 +12,7 @@ from coppice.cli.output.render import print_fields, print_json, print_note
 from coppice.cli.train.collectives import collective_fields, collective_records
 from coppice.errors import InputError
 from coppice.options import argument, option, parse_settings
-from coppice.options.shared import BoxesOption, JsonOption
+from coppice.options.shared import BoxesOption, JsonOption, NumRanksOption
 from coppice.text import plural
 
 if TYPE_CHECKING:
@@ -34,23 +34,22 @@ def import_trace(
         list[str] | None,
         option(
             "Replay with times of compute, communication or host multiplied; may be repeated.",
+            "--what-if",
             metavar="KIND=FACTOR",
+            was=["--scale"],
         ),
     ] = None,
     step: Annotated[
         int | None,
         option("Only ProfilerStep#N of a profile [default: all].", metavar="N"),
     ] = None,
-    cluster: Annotated[
+    topology: Annotated[
         str | None,
-        option("Preset or topology file: times of what has none.", metavar="TOPOLOGY"),
+        option("Preset or topology file: times of what has none.", metavar="TOPOLOGY", was=["--topology"]),
     ] = None,
     boxes: BoxesOption = None,
     device: Annotated[str | None, option("GPU [default: by the topology's name].", metavar="NAME")] = None,
-    ranks: Annotated[
-        int | None,
-        option("Ranks of the job of a module [default: those of --parallel].", ge=1),
-    ] = None,
+    ranks: NumRanksOption = None,
     parallel: Annotated[
         str | None,
         option(
@@ -60,7 +59,7 @@ def import_trace(
     ] = None,
     shard: Annotated[
         str,
-        option("What replicas of a module share out: none, zero3 (FSDP2).", metavar="KIND"),
+        option("What replicas of a module share out: none, zero3 (FSDP2).", metavar="WHAT"),
     ] = "none",
     inputs: Annotated[
         list[str] | None,
@@ -76,19 +75,19 @@ def import_trace(
     """Read a trace of training, or trace a module of PyTorch, and simulate it as tasks.
 
     A profile is replayed: operations run after the calls that launch them, after what is before them on their stream,
-    and after what they waited for; with --scale the replay answers what would change. Execution traces of several ranks
-    are replayed together. A module is traced on fake tensors with a fake process group: nothing is computed.
+    and after what they waited for; with --what-if the replay answers what would change. Execution traces of several
+    ranks are replayed together. A module is traced on fake tensors with a fake process group: nothing is computed.
 
     \b
     Examples:
       coppice train import trace.json.gz --step 4
-      coppice train import trace.json.gz --scale communication=0.5
-      coppice train import traces/ --cluster dgx-a100
-      coppice train import model.py:build --parallel dp=16 --cluster dgx-a100 --boxes 2 -o workload.json
+      coppice train import trace.json.gz --what-if communication=0.5
+      coppice train import traces/ --topology dgx-a100
+      coppice train import model.py:build --parallel dp=16 --topology dgx-a100 --boxes 2 -o workload.json
     """  # noqa: D301 (\b is for the help formatter)
     path, is_module, function = sources[0].partition(".py")
     if is_module and function[:1] in ("", ":"):
-        _refuse({"--scale": scale, "--step": step}, "a module")
+        _refuse({"--what-if": scale, "--step": step}, "a module")
         if len(sources) > 1:
             raise InputError(
                 f"expected one module, found {len(sources)} arguments: name one, as model.py:build."
@@ -98,8 +97,8 @@ def import_trace(
         show_module(
             f"{path}.py",
             function[1:] or "build",
-            machines=_machines(cluster, boxes, device),
-            one_box=cluster is None,
+            machines=_machines(topology, boxes, device),
+            one_box=topology is None,
             ranks=ranks,
             parallel=parallel,
             shard=shard,
@@ -109,7 +108,7 @@ def import_trace(
             as_json=as_json,
         )
         return
-    of_modules = {"--ranks": ranks, "--parallel": parallel, "--input": inputs, "--output": output}
+    of_modules = {"--num-ranks": ranks, "--parallel": parallel, "--input": inputs, "--output": output}
     _refuse({**of_modules, "--shard": None if shard == "none" else shard}, "a trace")
     from coppice.iteration.traces.kinds import TraceKind, kind_of, read_trace_bytes, trace_files
 
@@ -117,11 +116,11 @@ def import_trace(
     contents = [(each.name, read_trace_bytes(each)) for each in files]
     title = sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1} more"
     if len(files) == 1 and kind_of(contents[0][1], file=files[0].name) is TraceKind.PROFILER:
-        _refuse({"--cluster": cluster, "--boxes": boxes, "--device": device}, "a profile, which has times")
+        _refuse({"--topology": topology, "--boxes": boxes, "--device": device}, "a profile, which has times")
         _show_profile(files[0], title, step, _factors(scale), trace, as_json=as_json)
         return
     _refuse({"--step": step}, "an execution trace")
-    _show_traces(contents, title, _machines(cluster, boxes, device), _factors(scale), trace, as_json=as_json)
+    _show_traces(contents, title, _machines(topology, boxes, device), _factors(scale), trace, as_json=as_json)
 
 
 def _refuse(options: Mapping[str, Any], what: str) -> None:
@@ -139,7 +138,7 @@ def _machines(name: str | None, boxes: int | None, device: str | None) -> Cluste
     """The cluster, or the box of a device."""
     if name is None and device is None:
         if boxes is not None:
-            raise InputError("--boxes goes with --cluster: name a preset, such as --cluster dgx-a100.")
+            raise InputError("--boxes goes with --topology: name a preset, such as --topology dgx-a100.")
         return None
     from coppice.iteration.cluster import box_of, cluster_of
 
@@ -155,11 +154,11 @@ def _factors(scale: Sequence[str] | None) -> dict[str, float]:
         InputError: If one is no number.
     """
     factors = {}
-    for kind, text in parse_settings(scale or (), option="--scale").items():
+    for kind, text in parse_settings(scale or (), option="--what-if").items():
         try:
             factors[kind] = float(text)
         except ValueError:
-            raise InputError(f"expected a factor such as 0.5 for --scale {kind}, found {text!r}.") from None
+            raise InputError(f"expected a factor such as 0.5 for --what-if {kind}, found {text!r}.") from None
     return factors
 
 
@@ -273,7 +272,7 @@ def _show_traces(
     fields.append((_scaled(factors), f"{1e3 * replay.seconds:.6g} ms"))
     fields.append(("lower bound", f"{1e3 * replay.lower_bound_seconds:.6g} ms for any order of these nodes"))
     if replay.timeless:
-        instead = "name another --cluster" if machines is not None else "name their --cluster"
+        instead = "name another --topology" if machines is not None else "name their --topology"
         fields.append(("without times", f"{replay.timeless} collectives and sends take nothing: {instead}"))
     if traces[0].kind == "PyTorch":
         fields.append(

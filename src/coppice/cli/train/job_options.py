@@ -7,15 +7,14 @@ from typing import TYPE_CHECKING
 
 from coppice.cli.options.inputs import load_topology
 from coppice.cli.output.render import print_note
+from coppice.iteration.job_options import JobOptions
 
 if TYPE_CHECKING:
     from coppice.iteration.job import TrainingJob
-    from coppice.iteration.job_options import JobOptions
     from coppice.topology.model import Topology
 
-LAYOUT_OPTIONS = (
-    "cluster boxes parallel global_batch micro_batch recompute shard sequence_parallel fused_attention device"
-)
+_FIELDS = JobOptions.__struct_fields__
+LAYOUT_OPTIONS = " ".join(_FIELDS[1 : _FIELDS.index("device") + 1])
 """Options of what runs and where, in the order of helps."""
 
 

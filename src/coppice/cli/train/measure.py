@@ -9,7 +9,7 @@ from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, print_note
 from coppice.errors import MissingExtraError
 from coppice.options import option
-from coppice.options.shared import JsonOption
+from coppice.options.shared import JsonOption, TimeLimitOption
 
 
 @with_options()
@@ -22,7 +22,7 @@ def measure(
         str | None,
         option("cuda or cpu [default: cuda where there is a GPU].", metavar="KIND"),
     ] = None,
-    seconds: Annotated[float, option("About how long it may take.", ge=0.0)] = 20.0,
+    seconds: TimeLimitOption = 20.0,
     as_json: JsonOption = False,
 ) -> None:
     """Measure matrix products, copies of memory and attention with PyTorch, and write them as a device file.
@@ -42,7 +42,7 @@ def measure(
     if kind not in (None, "cuda", "cpu"):
         raise InputError(f"expected --kind cuda or cpu, found {kind!r}.")
     try:
-        record = measure_device(kind, seconds=seconds, say=print_note)
+        record = measure_device(kind, seconds=seconds or 20.0, say=print_note)
     except ImportError:
         package = "torch"
         raise MissingExtraError.of(package, extra=package) from None

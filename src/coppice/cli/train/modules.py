@@ -47,14 +47,14 @@ def show_module(
     for option, wanted in (("--output", output), ("--trace", trace)):
         if wanted is not None and machines is None:
             raise InputError(
-                f"expected GPUs for the times of {option}, found none: name --cluster TOPOLOGY, or --device NAME."
+                f"expected GPUs for the times of {option}, found none: name --topology TOPOLOGY, or --device NAME."
             )
     mesh = _mesh(parallel, ranks)
     count = ranks or math.prod((mesh or {}).values())
     if machines is not None and one_box and count > machines.device.box:
         raise InputError(
-            f"expected --cluster for {count} ranks, found only the device of a box of {machines.device.box}: name the "
-            "network between boxes, as --cluster dgx-a100 --boxes 2."
+            f"expected --topology for {count} ranks, found only the device of a box of {machines.device.box}: name the "
+            "network between boxes, as --topology dgx-a100 --boxes 2."
         )
     found = trace_module(file, function, ranks=ranks or 0, mesh=mesh, shard=shard, inputs=inputs)
     found.require_collectives()
@@ -92,7 +92,7 @@ def show_module(
         *collective_fields(found.collectives()),
     ]
     if timed is None:
-        fields.append(("times", "name --cluster TOPOLOGY, or --device NAME, for a simulation"))
+        fields.append(("times", "name --topology TOPOLOGY, or --device NAME, for a simulation"))
     else:
         exposed = max(0.0, timed.seconds - timed.compute_seconds)
         fields += [
@@ -121,7 +121,7 @@ def _mesh(parallel: str | None, ranks: int | None) -> dict[str, int] | None:
     if parallel is None:
         if ranks is None:
             raise InputError(
-                "expected the ranks of the job, found none: give --parallel dp=16, or --ranks 16."
+                "expected the ranks of the job, found none: give --parallel dp=16, or --num-ranks 16."
             )
         return None
     found: dict[str, int] = {}

@@ -29,7 +29,12 @@ def pipeline(
     output: Annotated[Path, option("CSV file to write.", "-o", "--output")],
     order: Annotated[
         str | None,
-        option(f"One of {', '.join(TORCH_ORDERS)} [default: 1f1b, of chunks interleaved].", metavar="NAME"),
+        option(
+            f"Order of the pipeline: {', '.join(TORCH_ORDERS)} [default: 1f1b, of chunks interleaved].",
+            "--pipeline-order",
+            metavar="NAME",
+            was=["--order"],
+        ),
     ] = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -40,9 +45,9 @@ def pipeline(
 
     \b
     Examples:
-      coppice train pipeline gpt-7.5b --cluster dgx-a100 --parallel pp=8 --global-batch 32 --order zero-bubble -o order.csv
-      coppice train pipeline gpt-7.5b --cluster dgx-a100 --parallel pp=4,tp=2,vp=3 --global-batch 16 \
-        --order breadth-first -o order.csv
+      coppice train pipeline gpt-7.5b --topology dgx-a100 --parallel pp=8 --global-batch 32 --pipeline-order zero-bubble -o order.csv
+      coppice train pipeline gpt-7.5b --topology dgx-a100 --parallel pp=4,tp=2,vp=3 --global-batch 16 \
+        --pipeline-order breadth-first -o order.csv
     """  # noqa: D301, E501 (\b is for the help formatter)
     import sys
 

@@ -39,7 +39,7 @@ def report(
 
     \b
     Examples:
-      coppice train report gpt-7.5b --cluster dgx-a100 --parallel tp=8 --global-batch 16 -o iteration.html
+      coppice train report gpt-7.5b --topology dgx-a100 --parallel tp=8 --global-batch 16 -o iteration.html
       coppice train report job.toml --overlap megatron --trace step.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.files import write_atomically

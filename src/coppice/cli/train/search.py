@@ -10,9 +10,7 @@ from coppice.cli.train.job_options import load_of_job
 from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option
-from coppice.options.shared import (
-    JsonOption,
-)
+from coppice.options.shared import JsonOption
 from coppice.text import plural, seconds_text
 
 if TYPE_CHECKING:
@@ -22,7 +20,7 @@ _SIMULATED = 32
 """So many of the best by the closed form are simulated."""
 
 
-@with_options("job cluster boxes gpus global_batch top fused_attention device rates settings ...")
+@with_options("job topology boxes gpus global_batch top fused_attention device rates settings ...")
 def search(
     options: JobOptions,
     *,
@@ -40,8 +38,8 @@ def search(
 
     \b
     Examples:
-      coppice train search gpt-175b --cluster dgx-a100 --boxes 64 --global-batch 1536
-      coppice train search llama3-70b --cluster dgx-h100 --gpus 64 --global-batch 256 --json
+      coppice train search gpt-175b --topology dgx-a100 --boxes 64 --global-batch 1536
+      coppice train search llama3-70b --topology dgx-h100 --gpus 64 --global-batch 256 --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.job.file import with_values
     from coppice.iteration.job.job import machines_of, model_of

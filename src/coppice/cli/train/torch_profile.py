@@ -32,7 +32,7 @@ def torch_profile(
 
     \b
     Example:
-      coppice train torch-profile llama3-8b --cluster dgx-h100 --boxes 2 --parallel tp=8,dp=2 -o estimates.json
+      coppice train torch-profile llama3-8b --topology dgx-h100 --boxes 2 --parallel tp=8,dp=2 -o estimates.json
     """  # noqa: D301 (\b is for the help formatter)
     import json
 

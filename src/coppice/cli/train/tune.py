@@ -35,7 +35,7 @@ def tune(
     \b
     Examples:
       coppice train tune workload.json --policy bytescheduler
-      coppice train tune gpt-7.5b --cluster dgx-a100 --boxes 2 --parallel tp=4,pp=2,dp=2 --policy ddp --json
+      coppice train tune gpt-7.5b --topology dgx-a100 --boxes 2 --parallel tp=4,pp=2,dp=2 --policy ddp --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.composing.tuned import tune_on_job, tune_on_layers
 

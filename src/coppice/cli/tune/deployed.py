@@ -13,7 +13,14 @@ from coppice.cli.output.render import print_json, print_lines, print_note, to_st
 from coppice.errors import CheckError
 from coppice.options import argument, option, parse_settings
 from coppice.options.names import PLUGINS, TUNING_FORMS
-from coppice.options.shared import JsonOption, LauncherWordsOption, OutputOption
+from coppice.options.shared import (
+    JsonOption,
+    LauncherOption,
+    LauncherWordsOption,
+    NumRanksOption,
+    OutputOption,
+    RoundsOption,
+)
 from coppice.text import columns, short_size
 
 if TYPE_CHECKING:
@@ -138,22 +145,22 @@ def check(
     table: Annotated[Path, argument("Table of `coppice tune fit`.", metavar="TABLE")],
     runs: Annotated[Path, argument("Measurements, whose sizes are measured again.", metavar="BASELINE")],
     *,
-    ranks: Annotated[int, option("Measure again on this number of ranks.", metavar="N")] = 0,
+    ranks: NumRanksOption = None,
     lab: Annotated[str | None, option("Measure again in this lab.", metavar="NAME")] = None,
-    launcher: Annotated[str | None, option("mpirun or mpiexec.", metavar="PATH")] = None,
+    launcher: LauncherOption = None,
     options: LauncherWordsOption = None,
-    rounds: Annotated[int, option("Rounds when measuring again.", "-n", "--rounds", ge=1)] = 15,
+    rounds: RoundsOption = 15,
     tolerance: Annotated[float, option("Relative loss that is no failure.", ge=0)] = 0.03,
     as_json: JsonOption = False,
 ) -> None:
     """Measure with the rules in use against the default; exit code 1 if a size is significantly slower.
 
-    With --ranks or --lab, the library runs with the exported rules at all collectives and sizes of BASELINE. Without,
-    BASELINE itself is judged: measurements made after the fit, at the choices of the table.
+    With --num-ranks or --lab, the library runs with the exported rules at all collectives and sizes of BASELINE.
+    Without, BASELINE itself is judged: measurements made after the fit, at the choices of the table.
 
     \b
     Examples:
-      coppice tune check table.csv runs.jsonl --ranks 8
+      coppice tune check table.csv runs.jsonl --num-ranks 8
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.tuning.records import read_runs
     from coppice.tuning.sweep import check_runs, measured_again
@@ -162,7 +169,7 @@ def check(
     rules, known = read_table(table), read_runs([runs])
     if ranks or lab is not None:
         known = measured_again(
-            rules, known, rounds=rounds, ranks=ranks, lab=lab, launcher=launcher, options=options or ()
+            rules, known, rounds=rounds, ranks=ranks or 0, lab=lab, launcher=launcher, options=options or ()
         )
     found = check_runs(rules, known, tolerance=tolerance)
     bad = [each for each in found if each.slower]

@@ -16,7 +16,7 @@ from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.options import argument, option
-from coppice.options.shared import BoxesOption, JsonOption, OutputOption, SetOption
+from coppice.options.shared import BoxesOption, JsonOption, OutputOption, SeedOption, SetOption
 from coppice.text import columns, short_size
 
 if TYPE_CHECKING:
@@ -66,7 +66,7 @@ def fit(
     runs: RunsArgument,
     output: Annotated[Path | None, option("Table to write (CSV).", "-o", "--output", metavar="FILE")] = None,
     extend: Annotated[bool, option("Rules reach to sizes beyond the measured ones.")] = False,
-    seed: Annotated[int, option("Seed of resampling.")] = 0,
+    seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest choice of every shape and size, and keep it where it beats the default significantly.
@@ -99,7 +99,7 @@ def from_logs(
         list[Path],
         argument("Output of nccl-tests, logs of NCCL, the inspector.", metavar="FILES..."),
     ],
-    library: Annotated[str, option("The library.", "--library", "-l", metavar="nccl|rccl")] = "nccl",
+    library: Annotated[str, option("One of: nccl, rccl.", "--library", "-l", metavar="NAME")] = "nccl",
     collective: RunOption = None,
     output: OutputOption = None,
     as_json: JsonOption = False,

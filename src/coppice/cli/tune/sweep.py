@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 import typer
+from msgspec import Struct
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
@@ -16,45 +17,56 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.names import TUNED
-from coppice.options.shared import JsonOption, LauncherWordsOption, OutputOption
+from coppice.options.shared import (
+    JsonOption,
+    LauncherOption,
+    LauncherWordsOption,
+    NumRanksOption,
+    OutputOption,
+    RoundsOption,
+    TimeLimitOption,
+)
 from coppice.text import parse_sizes
 
 _MPI, _NCCL = ("open-mpi", "mpich"), ("nccl", "rccl")
 _ONLY: dict[str, tuple[str, ...]] = {
-    **dict.fromkeys(("--ranks", "--lab"), _MPI),
-    "--segments": ("open-mpi",),
+    **dict.fromkeys(("--num-ranks", "--lab"), _MPI),
+    "--option segments": ("open-mpi",),
     "--launcher": _MPI + _NCCL,
-    **dict.fromkeys(("--tests", "--gpus", "--channels", "--plugin", "--ll128"), _NCCL),
+    **dict.fromkeys(("--tests", "--option gpus", "--option channels", "--plugin", "--option ll128"), _NCCL),
     **dict.fromkeys(("--algorithm", "--topology"), ("put-signal",)),
 }
 """Libraries that an option is for."""
+
+
+class SweepOptions(Struct, frozen=True, kw_only=True):
+    """What a sweep tries of one library, beyond its algorithms and protocols."""
+
+    segments: Annotated[str, option("sizes of segments, Open MPI: 64K")] = "64K"
+    channels: Annotated[str, option("numbers of channels, NCCL")] = ""
+    ll128: Annotated[bool, option("yes: force LL128 too, NCCL, which may corrupt data where it is off")] = (
+        False
+    )
+    gpus: Annotated[int, option("GPUs of each process of nccl-tests: 1", "--gpus", "-g", ge=1)] = 1
 
 
 @with_options("library output collective first last factor listed as_json ...")
 def sweep(
     stepped: SteppedSizes,
     *,
-    library: Annotated[str, option("The library.", "--library", "-l", metavar="|".join(TUNED))],
+    library: Annotated[str, option(f"One of: {', '.join(TUNED)}.", "--library", "-l", metavar="NAME")],
     output: OutputOption = None,
     collective: Annotated[
         str,
         option("Collectives such as all_reduce,broadcast.", "--collective", "-c", metavar="LIST"),
     ] = "all_reduce",
-    rounds: Annotated[
-        int,
-        option("Rounds; each interleaves every choice with the default.", "-n", "--rounds", ge=1),
-    ] = 15,
-    ranks: Annotated[int, option("Number of ranks.", metavar="N")] = 0,
+    rounds: RoundsOption = 15,
+    ranks: NumRanksOption = None,
     lab: Annotated[str | None, option("Run in this lab.", metavar="NAME")] = None,
-    launcher: Annotated[
-        str | None,
-        option("mpirun, mpiexec or srun [default: on PATH].", metavar="PATH"),
-    ] = None,
+    launcher: LauncherOption = None,
     options: LauncherWordsOption = None,
-    segments: Annotated[str, option("Sizes of segments to try with Open MPI.", metavar="LIST")] = "64K",
+    extra: Annotated[SweepOptions, option("What else to try", "--option")],
     tests: Annotated[Path | None, option("Directory of nccl-tests or rccl-tests.", metavar="DIR")] = None,
-    gpus: Annotated[int, option("GPUs of each process of nccl-tests.", "-g", "--gpus", ge=1)] = 1,
-    channels: Annotated[str, option("Numbers of channels of NCCL to try as well.", metavar="LIST")] = "",
     plugin: Annotated[
         str | None,
         option(
@@ -63,7 +75,6 @@ def sweep(
             metavar="FILE",
         ),
     ] = None,
-    ll128: Annotated[bool, option("Force LL128 too: it may corrupt data where NCCL has it off.")] = False,
     algorithms: Annotated[
         str,
         option(
@@ -77,10 +88,7 @@ def sweep(
         str | None,
         option("What put-signal plans for [default: one switch between all ranks].", metavar="TOPOLOGY"),
     ] = None,
-    timeout: Annotated[
-        float | None,
-        option("Time limit in seconds; with nccl-tests, for each run.", ge=1),
-    ] = None,
+    time_limit: TimeLimitOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Measure every algorithm that can be forced in the library, interleaved with its default, at every size.
@@ -90,7 +98,7 @@ def sweep(
 
     \b
     Examples:
-      coppice tune sweep --library open-mpi --collective all_reduce -b 1K -e 64M --ranks 8 -o runs.jsonl
+      coppice tune sweep --library open-mpi --collective all_reduce -b 1K -e 64M --num-ranks 8 -o runs.jsonl
       coppice tune sweep --library mpich --collective all_gather,broadcast --lab lab -o runs.jsonl
       torchrun --nproc-per-node 8 -m coppice tune sweep --library put-signal --topology dgx-h100 -o runs.jsonl
       coppice tune sweep --library nccl --tests ~/nccl-tests/build --launcher "mpirun -np 16 -npernode 8" -o runs.jsonl
@@ -101,17 +109,17 @@ def sweep(
     if library not in TUNED:
         raise InputError(f"expected --library {', '.join(TUNED)}, found {library!r}.")
     given: dict[str, object] = {
-        "--ranks": ranks != 0,
+        "--num-ranks": ranks is not None,
         "--lab": lab,
-        "--segments": segments != "64K",
+        "--option segments": extra.segments != "64K",
         "--launcher": launcher,
     }
     given |= {
         "--tests": tests,
-        "--gpus": gpus != 1,
-        "--channels": channels,
+        "--option gpus": extra.gpus != 1,
+        "--option channels": extra.channels,
         "--plugin": plugin,
-        "--ll128": ll128,
+        "--option ll128": extra.ll128,
     }
     given |= {"--algorithm": algorithms != "forest,ring", "--topology": topology}
     for flag, is_given in given.items():
@@ -142,13 +150,13 @@ def sweep(
                 output=output,
                 programs=tests,
                 launcher=launcher or "",
-                gpus=gpus,
-                channels=parse_sizes(channels, option="--channels") if channels else (),
+                gpus=extra.gpus,
+                channels=parse_sizes(extra.channels, option="channels") if extra.channels else (),
                 plugin=plugin,
-                ll128=ll128,
+                ll128=extra.ll128,
             ),
             say=lambda line: typer.echo(line, err=as_json),
-            timeout_s=timeout,
+            timeout_s=time_limit,
         )
         _tell_end(output, library, as_json=as_json)
         return
@@ -157,7 +165,7 @@ def sweep(
         from coppice.run.engines.put_signal.engine import PutSignalEngine
         from coppice.tuning.put_signal_sweep import sweep_put_signal
 
-        end = open_engine(engine_name(library), timeout_s=timeout or 300.0)
+        end = open_engine(engine_name(library), timeout_s=time_limit or 300.0)
         assert isinstance(end, PutSignalEngine)  # what it opens by that name
         try:
             sweep_put_signal(
@@ -171,7 +179,7 @@ def sweep(
                 rounds=rounds,
                 output=output,
                 say=lambda line: typer.echo(line, err=as_json),
-                timeout_s=timeout or 300.0,
+                timeout_s=time_limit or 300.0,
             )
         finally:
             end.close()
@@ -184,9 +192,9 @@ def sweep(
         sizes=stepped.sizes(least=1),
         rounds=rounds,
         output=str(output),
-        segments=list(parse_sizes(segments, option="--segments")) if segments else [],
+        segments=list(parse_sizes(extra.segments, option="segments")) if extra.segments else [],
     )
-    sweep_mpi(spec, ranks=ranks, lab=lab, launcher=launcher, options=options or (), timeout_s=timeout)
+    sweep_mpi(spec, ranks=ranks or 0, lab=lab, launcher=launcher, options=options or (), timeout_s=time_limit)
     _tell_end(output, library, as_json=as_json)
 
 

@@ -16,8 +16,9 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.comparison.pool import chosen_executor, run
-from coppice.design.cabling import CablingLimits, cabling_of
+from coppice.design.cabling import cabling_of
 from coppice.design.graph import MAX_LINKS, MAX_NODES
+from coppice.design.limits import CablingLimits
 from coppice.design.search.bases import (
     BaseEvaluated,
     BaseJob,

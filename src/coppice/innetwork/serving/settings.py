@@ -23,7 +23,9 @@ class PacketFaults(CheckedRecord, frozen=True, kw_only=True):
 class SwitchSettings(CheckedRecord, frozen=True):
     """A switch in software."""
 
-    protocol: Annotated[str, option("What it speaks: switchml, atp, ..., or several: a,b.")] = "switchml"
+    protocol: Annotated[
+        str, option("What it speaks: switchml, atp, ..., or several: a,b.", metavar="LIST")
+    ] = "switchml"
     # Jobs of another size are refused
     workers: Annotated[int, option("Workers of a job; 0: any number.", ge=0)] = 0
     # Over all jobs and threads, of each protocol
@@ -37,7 +39,7 @@ class SwitchSettings(CheckedRecord, frozen=True):
     parent: Annotated[str | None, option("The switch above this one.", metavar="HOST:PORT")] = None
     index: Annotated[int, option("Which switch below the parent.", ge=0)] = 0
     siblings: Annotated[int, option("Switches below the parent.", ge=1)] = 1
-    faults: PacketFaults = PacketFaults()
+    faults: Annotated[PacketFaults, option("Faults to inject into packets", "--fault")] = PacketFaults()
     silence_s: Annotated[float, option("Seconds without a worker that end its job.", "--silence", gt=0)] = (
         10.0
     )
