@@ -79,7 +79,7 @@ REASONS = {
 
 
 FAULTS = (
-    "coppice doctor plan.mscclpp.json --target mscclpp --ranks 16 --size 1M:2G",
+    "coppice doctor plan.mscclpp.json --target mscclpp --num-ranks 16 --size 1M:2G",
     "coppice doctor examples/ompi-advice.conf --target ompi-rules --option shapes=2x16,1x8",
     "coppice doctor examples/mpich-advice.env --target mpich-env --option shapes=2x12",
 )

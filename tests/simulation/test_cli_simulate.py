@@ -235,7 +235,7 @@ def test_jobs_may_name_their_cluster(run: Run, tmp_path: Path) -> None:
         (["PLAN", "--protocol", "ll64"], "expected a protocol of simple, ll, ll128"),
         (["PLAN", "--channels", "99"], "1 .. 64 channels"),
         (["PLAN", "--channels", "2", "--assume", "gpu=kepler"], "expected a generation"),
-        (["PLAN", "--assume", "channel_rate=20"], "give --channels"),
+        (["PLAN", "--assume", "channel_rate=20"], "give `--channels`"),
         (["PLAN", "--assume", "store_and_forward=yes", "--assume", "sharing=fair"], "choose sharing"),
         (["PLAN", "--assume", "reduce_rate=0"], "above 0 GB/s"),
         ([], "expected a plan file"),
