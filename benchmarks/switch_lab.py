@@ -25,8 +25,8 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.innetwork.systems.case import AggregationCase
-from coppice.innetwork.systems.frames import ValueFrame
 from coppice.innetwork.systems.switchml import slot_run
+from coppice.innetwork.systems.windows import ValueFrame
 from coppice.run.bench.measuring import busy_share, core_times
 from coppice.run.lab.launch import launch_ranks
 from coppice.run.lab.switches import standing_switches

@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Callable
 from threading import Lock
 from typing import Any, TypeVar
 
 import msgspec
+
+from coppice.errors import InputError
 
 JSON_FAULTS = (msgspec.DecodeError, UnicodeDecodeError, RecursionError)
 """What decoding a JSON text may raise."""
@@ -30,6 +33,23 @@ def decodable(kind: _Kind) -> _Kind:
             msgspec.json.Decoder(kind)
             _MET.add(kind)
     return kind
+
+
+def decode_json(data: bytes | str, kind: type[_Kind], fault: Callable[[str], str]) -> _Kind:
+    """Decode JSON that others wrote.
+
+    Args:
+        fault: The sentence of the error, for what is wrong with the text.
+
+    Examples:
+        >>> decode_json(b"[1, 2", list[int], lambda wrong: f"expected numbers in a.json, found otherwise: {wrong}.")
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected numbers in a.json, found otherwise: not JSON: cut off at line 1, column 6.
+    """
+    try:
+        return msgspec.json.decode(data, type=decodable(kind))
+    except JSON_FAULTS as error:
+        raise InputError(fault(json_fault(error, data))) from None
 
 
 _BYTE = re.compile(r"^JSON is malformed: (?P<what>.*) \(byte (?P<byte>\d+)\)$")

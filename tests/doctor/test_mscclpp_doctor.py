@@ -12,7 +12,7 @@ import pytest
 import coppice
 from coppice.doctor import Diagnosis, Severity, diagnose, rules_for
 from coppice.errors import CheckError, InputError
-from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS
+from coppice.export.mscclpp.limits import PRELOAD_DIRECTORY, PRELOAD_SLOTS
 from support.mscclpp_samples import (
     MEMORY,
     NOP,

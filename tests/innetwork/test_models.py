@@ -16,7 +16,6 @@ from coppice.errors import InputError
 from coppice.innetwork.systems import SYSTEMS, AggregationCase, estimate, estimates
 from coppice.innetwork.systems.atp import aggregated_share
 from coppice.innetwork.systems.estimate import block_float, float32_sum, fpisa_sum
-from coppice.innetwork.systems.frames import ValueFrame
 from coppice.innetwork.systems.hosts import YARDSTICKS, ring_share
 from coppice.innetwork.systems.netagg import box_knee_gb_per_s
 from coppice.innetwork.systems.netreduce import hierarchical_threshold
@@ -24,6 +23,7 @@ from coppice.innetwork.systems.nvls import nvls_gain
 from coppice.innetwork.systems.sharp import tree_depth
 from coppice.innetwork.systems.switchagg import pairs_out
 from coppice.innetwork.systems.windows import (
+    ValueFrame,
     expected_waits,
     lossy_tensor_us,
     mean_waits,

@@ -10,8 +10,7 @@ import pytest
 
 from coppice.innetwork.simulated import simulate_all_reduce
 from coppice.innetwork.systems import AggregationCase, estimate
-from coppice.innetwork.systems.frames import UDP_BYTES, ValueFrame
-from coppice.innetwork.systems.windows import lossy_tensor_us
+from coppice.innetwork.systems.windows import UDP_BYTES, ValueFrame, lossy_tensor_us
 
 RATE = 12.5
 

@@ -325,7 +325,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
         ),
         "python": ExportFormat(
             record=PutSignalScriptOptions,
-            writer="coppice.export.put_signal.script:export_put_signal_script",
+            writer="coppice.export.put_signal.program:export_put_signal_script",
             takes_plan=True,
             tells_stages=True,
         ),

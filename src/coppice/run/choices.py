@@ -15,7 +15,7 @@ from itertools import pairwise
 import msgspec
 
 from coppice.collectives import Collective
-from coppice.decoding import JSON_FAULTS, decodable, json_fault
+from coppice.decoding import decode_json
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 
@@ -85,13 +85,10 @@ def read_rules(path: str | os.PathLike[str]) -> AlgorithmRules:
 
 def decode_rules(data: bytes, *, file: str) -> AlgorithmRules:
     """Decode rules."""
-    try:
-        found = msgspec.json.decode(data, type=decodable(AlgorithmRules))
-    except JSON_FAULTS as error:
-        fault = json_fault(error, data)
-        raise InputError(
-            f"{file} holds no rules for puts and signals ({fault}): `coppice tune export` writes them."
-        ) from None
+    words = f"{file} holds no rules for puts and signals"
+    found = decode_json(
+        data, AlgorithmRules, lambda fault: f"{words} ({fault}): `coppice tune export` writes them."
+    )
     if (found.format, found.version) != (_FORMAT, 1):
         raise InputError(
             f"expected {_FORMAT} of version 1 in {file}, found {found.format} of version {found.version}."

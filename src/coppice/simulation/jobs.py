@@ -18,7 +18,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.decoding import JSON_FAULTS, decodable, json_fault
+from coppice.decoding import decode_json
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.files import read_bytes
@@ -260,12 +260,8 @@ def read_jobs(path: Path, *, model: Model, pieces: int | None) -> tuple[list[Job
         pieces: Pieces of jobs that name no number; None is the best for each alone.
     """
     data = read_bytes(path, what="the jobs", hint="check the name")
-    try:
-        document = msgspec.json.decode(data, type=decodable(_JobsFile))
-    except JSON_FAULTS as error:
-        raise InputError(
-            f"expected jobs as docs/simulation.md describes in {path}, found: {json_fault(error, data).rstrip('.')}."
-        ) from None
+    words = f"expected jobs as docs/simulation.md describes in {path}, found"
+    document = decode_json(data, _JobsFile, lambda fault: f"{words}: {fault.rstrip('.')}.")
     if (document.format, document.version) != (FORMAT, VERSION):
         found = f"{document.format[:40]!r}, version {document.version}"
         raise InputError(f'expected format "{FORMAT}", version {VERSION} in {path}, found {found}.')

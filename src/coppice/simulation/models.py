@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 
 from coppice.arguments import checked
-from coppice.decoding import JSON_FAULTS, decodable, json_fault
+from coppice.decoding import decodable, decode_json
 from coppice.errors import InputError
 from coppice.files import read_bytes
 from coppice.simulation.model import Model
@@ -119,12 +119,8 @@ def _made(values: dict[str, Any], where: str) -> NamedModel:
 def _from_file(path: str | os.PathLike[str]) -> Model:
     """The model in a file."""
     data = read_bytes(path)
-    try:
-        values = msgspec.json.decode(data, type=decodable(dict[str, Any]))
-    except JSON_FAULTS as error:
-        raise InputError(
-            f"expected {path} to be a model in JSON, found something else ({json_fault(error, data)})."
-        ) from None
+    words = f"expected {path} to be a model in JSON, found something else"
+    values = decode_json(data, dict[str, Any], lambda fault: f"{words} ({fault}).")
     if (values.pop("format", None), values.pop("version", None)) != (FORMAT, 1):
         raise InputError(f"expected {path} to be of the format {FORMAT!r}, version 1, found something else.")
     values.pop("provenance", None)

@@ -34,7 +34,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.decoding import JSON_FAULTS, decodable, json_fault
+from coppice.decoding import decode_json
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
 from coppice.program.dialects.put_signal.kernels import chunks_moved
@@ -323,13 +323,10 @@ def encode_put_signal_costs(costs: Mapping[str, float], *, measured: str) -> str
 def read_put_signal_costs(path: str | os.PathLike[str]) -> PutSignalCosts:
     """Read costs from a file, with defaults for what it lacks."""
     data, name = read_bytes(path, hint="give a file of `coppice probe --costs`"), file_name(path)
-    try:
-        found = msgspec.json.decode(data, type=decodable(_CostFile))
-    except JSON_FAULTS as error:
-        fault = json_fault(error, data)
-        raise InputError(
-            f"{name} holds no costs of puts and signals ({fault}): `coppice probe --costs` writes them."
-        ) from None
+    words = f"{name} holds no costs of puts and signals"
+    found = decode_json(
+        data, _CostFile, lambda fault: f"{words} ({fault}): `coppice probe --costs` writes them."
+    )
     if (found.format, found.version) != (_FORMAT, 1):
         raise InputError(
             f"expected {_FORMAT} of version 1 in {name}, found {found.format} of version {found.version}."

@@ -8,12 +8,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Iterable, Sequence
+from functools import partial
 from pathlib import Path
 
 import msgspec
 
 from coppice.collectives import Collective
-from coppice.decoding import JSON_FAULTS, decodable, json_fault
+from coppice.decoding import decode_json
 from coppice.errors import InputError
 from coppice.files import AppendedFile, file_name, read_bytes
 
@@ -94,16 +95,12 @@ def decode_runs(data: bytes, *, file: str) -> tuple[tuple[TimedRun, ...], int]:
     for number, line in enumerate(data[:whole].split(b"\n"), start=1):
         if not line.strip():
             continue
-        try:
-            run = msgspec.json.decode(line, type=decodable(TimedRun))
-        except JSON_FAULTS as error:
-            fault = json_fault(error, line)
-            raise InputError(
-                f"{file}:{number} is no measurement of `coppice tune sweep` ({fault}): remove the line."
-            ) from None
+        where = f"{file}:{number}"
+        words = f"{where} is no measurement of `coppice tune sweep`"
+        run = decode_json(line, TimedRun, partial("{} ({}): remove the line.".format, words))
         reason = _contradiction(run)
         if reason is not None:
-            raise InputError(f"{file}:{number}: {reason}: remove the line, and measure again.")
+            raise InputError(f"{where}: {reason}: remove the line, and measure again.")
         found.append(run)
     return tuple(found), whole
 

@@ -21,7 +21,7 @@ from coppice.doctor.mscclpp.capacity import reason_not_used
 from coppice.doctor.mscclpp.plan import RULES, MscclppPlan
 from coppice.doctor.mscclpp.preload import neighbours_of
 from coppice.export.mscclpp.document import parse_document
-from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS
+from coppice.export.mscclpp.limits import PRELOAD_DIRECTORY, PRELOAD_SLOTS
 
 __all__ = ["RULES", "diagnose_mscclpp"]
 

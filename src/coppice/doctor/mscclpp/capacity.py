@@ -3,25 +3,42 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from coppice.collectives import Collective
 from coppice.doctor.framework import ERROR, WARNING, Complaint
-from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, PlanObject, entries, listed, number, slots
+from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, entries, listed, number, slots
 from coppice.export.mscclpp.limits import LIMITS
 from coppice.export.mscclpp.reader import COLLECTIVES, SCRATCH_BYTES
 
+_SPREAD = "spread them over more thread blocks"
 _SMALL_GPU = 104
 """Multiprocessors of the smallest GPU that is in use for this: half an MI250."""
 
 
-def _counts(here: PlanObject, list_key: str, kind_key: str, ids_key: str) -> Iterable[tuple[str, int]]:
-    """How many numbers a thread block lists for each type."""
-    count: Counter[str] = Counter()
-    for _, entry in entries(here.block.get(list_key)):
-        count[str(entry.get(kind_key))] += len(listed(entry.get(ids_key)))
-    return count.items()
+def _per_block(
+    plan: MscclppPlan, list_key: str, kind_key: str, ids_key: str, most: int, what: str
+) -> Iterator[Complaint]:
+    """Thread blocks that list more numbers of a type than there is room for."""
+    for here in plan.blocks:
+        count: Counter[str] = Counter()
+        for _, entry in entries(here.block.get(list_key)):
+            count[str(entry.get(kind_key))] += len(listed(entry.get(ids_key)))
+        for kind, have in count.items():
+            if have > most:
+                text = what.format(have=have, most=most, kind=kind)
+                yield (*here.path, list_key), f"the thread block {text}", _SPREAD
+
+
+def _per_operation(plan: MscclppPlan, keys: Sequence[str], most: int, what: str) -> Iterator[Complaint]:
+    """Operations that list more entries than there is room for."""
+    for here in plan.operations:
+        for key in keys:
+            have = len(listed(here.op.get(key)))
+            if have > most:
+                text = what.format(have=have, most=most, key=key)
+                yield (*here.path, key), f"the operation has {text}", "split it"
 
 
 @RULES.rule("L01", ERROR, "64 operations in a thread block", "the executor refuses the plan")
@@ -32,46 +49,31 @@ def _operations(plan: MscclppPlan) -> Iterator[Complaint]:
             text = (
                 f"the thread block has {have} operations of {LIMITS.operations}, those in pipelines counted"
             )
-            yield (*here.path, "ops"), text, "spread them over more thread blocks"
+            yield (*here.path, "ops"), text, _SPREAD
 
 
 @RULES.rule("L02", ERROR, "16 channels of a type in a thread block", "memory is overwritten, unchecked")
 def _channels(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.blocks:
-        for kind, have in _counts(here, "channels", "channel_type", "channel_ids"):
-            if have > LIMITS.channels:
-                text = f"the thread block has {have} {kind} channels of {LIMITS.channels}"
-                yield (*here.path, "channels"), text, "spread them over more thread blocks"
+    what = "has {have} {kind} channels of {most}"
+    yield from _per_block(plan, "channels", "channel_type", "channel_ids", LIMITS.channels, what)
 
 
 @RULES.rule("L03", ERROR, "16 remote buffers of a thread block", "memory is overwritten, unchecked")
 def _references(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.blocks:
-        for kind, have in _counts(here, "remote_buffer_refs", "access_channel_type", "remote_buffer_ids"):
-            if have > LIMITS.remote_buffers:
-                text = (
-                    f"the thread block refers to {have} remote buffers of {LIMITS.remote_buffers} for {kind}"
-                )
-                yield (*here.path, "remote_buffer_refs"), text, "spread them over more thread blocks"
+    what = "refers to {have} remote buffers of {most} for {kind}"
+    keys = ("remote_buffer_refs", "access_channel_type", "remote_buffer_ids")
+    yield from _per_block(plan, *keys, LIMITS.remote_buffers, what)
 
 
 @RULES.rule("L04", ERROR, "8 channels of an operation", "memory is overwritten, unchecked")
 def _together(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        have = len(listed(here.op.get("channel_ids")))
-        if have > LIMITS.together:
-            text = f"the operation has {have} channels of {LIMITS.together}"
-            yield (*here.path, "channel_ids"), text, "split it"
+    yield from _per_operation(plan, ["channel_ids"], LIMITS.together, "{have} channels of {most}")
 
 
 @RULES.rule("L05", ERROR, "10 buffers of an operation", "memory is overwritten, unchecked")
 def _buffers(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        for key in ("src_buff", "dst_buff"):
-            have = len(listed(here.op.get(key)))
-            if have > LIMITS.buffers:
-                text = f"the operation has {have} entries of {LIMITS.buffers} in {key}"
-                yield (*here.path, key), text, "split it"
+    what = "{have} entries of {most} in {key}"
+    yield from _per_operation(plan, ["src_buff", "dst_buff"], LIMITS.buffers, what)
 
 
 @RULES.rule("L06", ERROR, "16 barriers", "memory is overwritten, unchecked")
@@ -85,11 +87,7 @@ def _barriers(plan: MscclppPlan) -> Iterator[Complaint]:
 
 @RULES.rule("L07", ERROR, "16 semaphores of an operation", "memory is overwritten, unchecked")
 def _semaphores(plan: MscclppPlan) -> Iterator[Complaint]:
-    for here in plan.operations:
-        have = len(listed(here.op.get("semaphore_ids")))
-        if have > LIMITS.semaphores:
-            text = f"the operation has {have} semaphores of {LIMITS.semaphores}"
-            yield (*here.path, "semaphore_ids"), text, "split it"
+    yield from _per_operation(plan, ["semaphore_ids"], LIMITS.semaphores, "{have} semaphores of {most}")
 
 
 @RULES.rule("L08", ERROR, "whole warps, 1,024 threads at most", "the kernel is not launched")

@@ -9,7 +9,7 @@ from typing import Any
 
 from coppice.doctor.framework import Path, Place, Rulebook, Subject
 from coppice.export.mscclpp.document import JsonText, line_of, path_text
-from coppice.export.mscclpp.preload import PreloadSlot
+from coppice.export.mscclpp.limits import PreloadSlot
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

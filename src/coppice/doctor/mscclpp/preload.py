@@ -17,7 +17,7 @@ from coppice.doctor.mscclpp.capacity import size_range, unit_bytes
 from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, entries, listed, number
 from coppice.errors import InputError
 from coppice.export.mscclpp.document import parse_document
-from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS
+from coppice.export.mscclpp.limits import PRELOAD_DIRECTORY, PRELOAD_SLOTS
 from coppice.files import read_bytes
 
 _ASKED = ("allreduce", "allgather", "reducescatter", "broadcast")

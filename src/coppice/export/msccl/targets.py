@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
+from functools import partial
 from types import MappingProxyType
 
 from coppice.collectives import Collective
@@ -120,48 +121,41 @@ class MscclTarget:
 
 
 _ALGORITHM = ("proto", "nchannels", "nchunksperloop", "ngpus", "coll")
-_EXECUTOR = (*_ALGORITHM, "inplace", "outofplace", "minBytes", "maxBytes")
+_of_executor = partial(
+    MscclTarget,
+    collectives=_COLLECTIVES_OF_EXECUTORS,
+    other_collectives=("send", "recv", "alltoallv"),
+    required=(*_ALGORITHM, "inplace", "outofplace", "minBytes", "maxBytes"),
+    max_steps=64,
+    unlimited_bytes=0,
+    default_max_bytes=None,
+    both_places=True,
+    by_nic=True,
+    max_files=1_024,
+)
 
 TARGETS: Mapping[str, MscclTarget] = MappingProxyType(
     {
         target.name: target
         for target in (
-            MscclTarget(
+            _of_executor(
                 name="rccl",
                 title="RCCL",
                 versions="RCCL 2.18 to 2.27 with MSCCL (ROCm 5.7 to 7.10); off by default from 7.11, removed in 7.13",
                 status="removed in ROCm 7.13",
-                collectives=_COLLECTIVES_OF_EXECUTORS,
-                other_collectives=("send", "recv", "alltoallv"),
                 refused_types=frozenset({"rcs", "rrs", "rrc", "rrcs"}),
-                required=_EXECUTOR,
-                max_steps=64,
                 max_blocks=64,
                 max_channels=128,
-                unlimited_bytes=0,
-                default_max_bytes=None,
-                both_places=True,
-                by_nic=True,
-                max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> RCCL_MSCCL_ENABLE=1 RCCL_MSCCL_FORCE_ENABLE=1",
                 buffers=AMD,
             ),
-            MscclTarget(
+            _of_executor(
                 name="azure-executor",
                 title="Azure msccl-executor-nccl",
                 versions="msccl-executor-nccl 2.18 to 2.23 (2023 to 2024)",
                 status="last changed in December 2024",
-                collectives=_COLLECTIVES_OF_EXECUTORS,
-                other_collectives=("send", "recv", "alltoallv"),
-                required=_EXECUTOR,
-                max_steps=64,
                 max_blocks=1_024,
                 max_channels=32,
-                unlimited_bytes=0,
-                default_max_bytes=None,
-                both_places=True,
-                by_nic=True,
-                max_files=1_024,
                 switches="MSCCL_ALGO_DIR=<folder of nothing else> NCCL_MSCCL_ENABLE=1",
             ),
             MscclTarget(

@@ -9,8 +9,15 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.export.exported import Excess, Exported
 from coppice.export.formats import MscclppJsonOptions
-from coppice.export.mscclpp.limits import LIMITS, block_excesses, largest_message, size_unit
-from coppice.export.mscclpp.preload import PRELOAD_DIRECTORY, PRELOAD_SLOTS, slots_for
+from coppice.export.mscclpp.limits import (
+    LIMITS,
+    PRELOAD_DIRECTORY,
+    PRELOAD_SLOTS,
+    block_excesses,
+    largest_message,
+    size_unit,
+    slots_for,
+)
 from coppice.export.mscclpp.writer import mscclpp_json
 from coppice.program.dialects.puts.lower import OneSidedLowering, lower_one_sided
 from coppice.program.dialects.puts.program import OneSidedProgram

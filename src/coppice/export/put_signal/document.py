@@ -8,12 +8,11 @@ from collections.abc import Iterator, Mapping
 from dataclasses import asdict, dataclass, field, fields
 from typing import Any, NoReturn
 
-import msgspec
 import numpy as np
 
 from coppice.arguments import shown
 from coppice.collectives import Collective
-from coppice.decoding import JSON_FAULTS, json_fault
+from coppice.decoding import decode_json
 from coppice.errors import InputError
 from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.program.memory import Buffer
@@ -151,10 +150,7 @@ def parse_put_signal(data: bytes, *, file: str) -> PutSignalFile:
     Args:
         data: Its bytes.
     """
-    try:
-        tree = msgspec.json.decode(data)
-    except JSON_FAULTS as error:
-        raise InputError(f"{file} is {json_fault(error, data)}: export the plan again.") from None
+    tree = decode_json(data, object, lambda fault: f"{file} is {fault}: export the plan again.")
     return _Reader(tree, file).read()
 
 

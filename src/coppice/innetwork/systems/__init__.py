@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
 from coppice.innetwork.systems.estimate import AggregationEstimate
-from coppice.innetwork.systems.protocol import SwitchProtocol
 from coppice.innetwork.systems.registry import PROTOCOLS, SYSTEMS, estimate, estimates, find_protocol
 
 __all__ = [

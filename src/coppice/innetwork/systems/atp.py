@@ -7,11 +7,10 @@ from __future__ import annotations
 
 from math import expm1, log1p
 
-from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
 from coppice.innetwork.systems.estimate import AggregationEstimate, fixed_point, microseconds
-from coppice.innetwork.systems.frames import ATP_BYTES, ValueFrame
-from coppice.innetwork.systems.protocol import SwitchProtocol
 from coppice.innetwork.systems.switchml import slot_run
+from coppice.innetwork.systems.windows import ATP_BYTES, ValueFrame
 
 _SLOTS = 40_000
 """Aggregators of its switch."""

@@ -9,9 +9,8 @@ from fractions import Fraction
 from math import cbrt
 
 from coppice.errors import InputError
-from coppice.innetwork.systems.case import AggregationCase, refuse_loss
+from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol, refuse_loss
 from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
-from coppice.innetwork.systems.protocol import SwitchProtocol
 
 _TREES = 6
 

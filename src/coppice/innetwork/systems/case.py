@@ -163,3 +163,19 @@ def refuse_loss(case: AggregationCase, title: str, relied: str) -> None:
         raise InputError(
             f"expected links without loss, found `loss={case.loss:g}`: {title} relies on {relied} for that."
         )
+
+
+@dataclass(frozen=True, kw_only=True)
+class SwitchProtocol:
+    """Description of a protocol; its state machines are native, under the same ``name``."""
+
+    name: str  # As users write it
+    title: str  # What it is, in half a line
+    source: str  # Paper or program that it follows
+    key: str  # What tells a switch which sum a packet belongs to
+    numbers: str  # How values are added up
+    reliability: str  # What happens to packets that are lost, doubled or late
+    result_path: str  # How sums reach the workers
+    sizing: str  # What its throughput comes from
+    values: int  # Values in a packet where nothing else is asked for
+    most_workers: int | None = None  # Below one switch; None where nothing limits them

@@ -5,11 +5,11 @@ FPISA (NSDI 2022, arXiv 2112.06095).
 
 from __future__ import annotations
 
-from coppice.innetwork.systems.case import AggregationCase
+from functools import partial
+
+from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
 from coppice.innetwork.systems.estimate import AggregationEstimate, fpisa_sum
-from coppice.innetwork.systems.frames import ValueFrame
-from coppice.innetwork.systems.protocol import SwitchProtocol
-from coppice.innetwork.systems.switchml import VALUES_PER_PASS, slot_bytes, slot_run
+from coppice.innetwork.systems.switchml import slot_bytes, slot_estimate
 
 
 def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
@@ -22,19 +22,15 @@ def fpisa(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         >>> round(switchml(case, 2**20).time_us - fpisa(case, 2**20).time_us, 3)
         6.088
     """
-    frame = ValueFrame(values=case.values or 256)
-    passes = -(-frame.values // VALUES_PER_PASS)
-    run = slot_run(case, size_bytes, frame, passes=passes)
-    return AggregationEstimate(
+    return slot_estimate(
+        case,
+        size_bytes,
         system="fpisa",
-        time_us=run.time_us,
-        gb_per_s=run.gb_per_s,
-        memory_bytes=2 * case.all_slots * slot_bytes(case.workers, frame.values, value_bytes=5, exponents=0),
+        ahead=False,
+        slot=partial(slot_bytes, value_bytes=5, exponents=0),
         error=fpisa_sum(case.workers),
         model="min(B 4k/(4k+82), s 4k/(RTT+t)); full adder (FPISA-A: no bound of the error)",
         source="FPISA, NSDI 2022",
-        link_bytes=1 / frame.efficiency,
-        details={"slots_for_line_rate": run.line_rate_slots, "slowdown_by_loss": run.slowdown},
     )
 
 

@@ -9,12 +9,10 @@ from fractions import Fraction
 from math import ceil
 
 from coppice.errors import InputError
-from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
 from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum
-from coppice.innetwork.systems.frames import ValueFrame
 from coppice.innetwork.systems.hosts import ring_share
-from coppice.innetwork.systems.protocol import SwitchProtocol
-from coppice.innetwork.systems.windows import tensor_us, turn_us
+from coppice.innetwork.systems.windows import ValueFrame, tensor_us, turn_us
 
 
 def go_back_n_slowdown(*, loss: float, workers: int, packets: int) -> float:

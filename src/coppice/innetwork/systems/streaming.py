@@ -9,10 +9,9 @@ from __future__ import annotations
 from fractions import Fraction
 from math import ceil, log2
 
-from coppice.innetwork.systems.case import AggregationCase, refuse_loss
+from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol, refuse_loss
 from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
-from coppice.innetwork.systems.frames import ValueFrame
-from coppice.innetwork.systems.protocol import SwitchProtocol
+from coppice.innetwork.systems.windows import ValueFrame
 
 
 def fifo_bytes(workers: int, *, gb_per_s: Fraction, skew_us: float) -> int:

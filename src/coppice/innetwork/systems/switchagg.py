@@ -7,9 +7,8 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from coppice.innetwork.systems.case import AggregationCase, refuse_loss
+from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol, refuse_loss
 from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
-from coppice.innetwork.systems.protocol import SwitchProtocol
 
 _PAIR_BYTES = 8
 

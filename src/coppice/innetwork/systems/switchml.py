@@ -5,14 +5,15 @@ SwitchML (NSDI 2021).
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from math import ceil
+from typing import Any
 
-from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
 from coppice.innetwork.systems.estimate import AggregationEstimate, block_float
-from coppice.innetwork.systems.frames import ValueFrame
-from coppice.innetwork.systems.protocol import SwitchProtocol
 from coppice.innetwork.systems.windows import (
+    ValueFrame,
     lossy_tensor_us,
     mean_waits,
     slots_for_line_rate,
@@ -89,6 +90,27 @@ def slot_bytes(workers: int, values: int, *, value_bytes: int = 4, exponents: in
     return values * value_bytes + 4 * ceil(workers / 32) + 4 + exponents
 
 
+def slot_estimate(
+    case: AggregationCase,
+    size_bytes: int,
+    *,
+    ahead: bool,  # Exponents go a window ahead of their values
+    slot: Callable[[int, int], int],  # Bytes of one version of a slot, for workers and values
+    **words: Any,  # The other fields of the estimate
+) -> AggregationEstimate:
+    """Estimate a system of slots in two versions, with windows of packets."""
+    frame = ValueFrame(values=case.values or 256)
+    run = slot_run(case, size_bytes, frame, passes=ceil(frame.values / VALUES_PER_PASS), ahead=ahead)
+    return AggregationEstimate(
+        time_us=run.time_us,
+        gb_per_s=run.gb_per_s,
+        memory_bytes=2 * case.all_slots * slot(case.workers, frame.values),
+        link_bytes=1 / frame.efficiency,
+        details={"slots_for_line_rate": run.line_rate_slots, "slowdown_by_loss": run.slowdown},
+        **words,
+    )
+
+
 def switchml(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
     """Estimate SwitchML: integers at an exponent that all agreed on one window before.
 
@@ -98,18 +120,15 @@ def switchml(case: AggregationCase, size_bytes: int) -> AggregationEstimate:
         >>> round(8 * switchml(case, 10**9).gb_per_s)
         43
     """
-    frame = ValueFrame(values=case.values or 256)
-    run = slot_run(case, size_bytes, frame, passes=ceil(frame.values / VALUES_PER_PASS), ahead=True)
-    return AggregationEstimate(
+    return slot_estimate(
+        case,
+        size_bytes,
         system="switchml",
-        time_us=run.time_us,
-        gb_per_s=run.gb_per_s,
-        memory_bytes=2 * case.all_slots * slot_bytes(case.workers, frame.values),
+        ahead=True,
+        slot=slot_bytes,
         error=block_float(case.workers),
         model="min(B 4k/(4k+82), s 4k/(RTT+t)); one window ahead for exponents",
         source="SwitchML, NSDI 2021",
-        link_bytes=1 / frame.efficiency,
-        details={"slots_for_line_rate": run.line_rate_slots, "slowdown_by_loss": run.slowdown},
     )
 
 

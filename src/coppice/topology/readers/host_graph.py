@@ -22,8 +22,7 @@ from fractions import Fraction
 
 from coppice.errors import InputError
 from coppice.topology.model import Link, Node, NodeKind, Topology
-from coppice.topology.readers.groups import Groups
-from coppice.topology.readers.reading import ReadOptions
+from coppice.topology.readers.reading import Groups, ReadOptions
 
 Rates = dict[str, dict[str, Fraction]]
 """``rates[src][dst]``, GB/s per direction."""

@@ -23,10 +23,9 @@ from fractions import Fraction
 from coppice.errors import InputError
 from coppice.text import shortened
 from coppice.topology.model import Topology
-from coppice.topology.readers.groups import Groups
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GPU_MODELS, GpuModel
-from coppice.topology.readers.reading import ReadOptions, WarningLog, checked_id
+from coppice.topology.readers.reading import Groups, ReadOptions, WarningLog, checked_id
 from coppice.topology.readers.smi_pcie import Distance, PcieRates, attach
 from coppice.topology.readers.smi_table import (
     NVIDIA_NAMES,

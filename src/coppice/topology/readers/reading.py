@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import enum
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Hashable, Iterable, Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
 
@@ -248,3 +248,23 @@ def _choice(key: str, text: str, choices: Iterable[str]) -> str:
             f"expected one of {', '.join(names)} for {key}, found {text[:40]!r}: {suggestion(text, names)}"
         )
     return text
+
+
+class Groups:
+    """Disjoint groups of devices that merge (union-find)."""
+
+    def __init__(self, members: Iterable[Hashable]) -> None:
+        self._parent = {member: member for member in members}
+
+    def find(self, member: Hashable) -> Hashable:
+        """Representative of the group of ``member``."""
+        root = member
+        while self._parent[root] != root:
+            root = self._parent[root]
+        while self._parent[member] != root:
+            self._parent[member], member = root, self._parent[member]
+        return root
+
+    def join(self, a: Hashable, b: Hashable) -> None:
+        """Merge the groups of ``a`` and ``b``."""
+        self._parent[self.find(b)] = self.find(a)

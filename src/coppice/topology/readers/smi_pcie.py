@@ -13,10 +13,9 @@ from collections.abc import Hashable, Iterable
 from dataclasses import dataclass
 from fractions import Fraction
 
-from coppice.topology.readers.groups import Groups
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GpuModel, pcie_gb_per_s
-from coppice.topology.readers.reading import ReadOptions
+from coppice.topology.readers.reading import Groups, ReadOptions
 
 
 class Distance(enum.IntEnum):

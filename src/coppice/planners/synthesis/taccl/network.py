@@ -15,7 +15,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.decoding import JSON_FAULTS, decodable, json_fault
+from coppice.decoding import decode_json
 from coppice.errors import InputError, UnreachableError
 from coppice.files import read_bytes
 from coppice.planners.synthesis.mip.legs import Leg, leg_of, legs_of
@@ -68,12 +68,11 @@ def read_profile(path: str, gpus: int, kinds: int, *, crosses: bool) -> LinkProf
         crosses: Whether there are links between boxes.
     """
     data = read_bytes(path, what="a link profile")
-    try:
-        found = msgspec.json.decode(data, type=decodable(LinkProfile))
-    except JSON_FAULTS as error:
-        raise InputError(
-            f"{path}: expected a link profile as TACCL reads it, found otherwise: {json_fault(error, data)}."
-        ) from None
+    found = decode_json(
+        data,
+        LinkProfile,
+        lambda fault: f"{path}: expected a link profile as TACCL reads it, found otherwise: {fault}.",
+    )
     if found.gpus_per_node != gpus:
         raise InputError(
             f"{path}: expected $.gpus_per_node to be {gpus}, as the topology has, found {found.gpus_per_node}."
