@@ -321,7 +321,7 @@ def _whole(cases: Sequence[Case]) -> list[tuple[str, ...]]:
             "up to 1.73x",
             _faster(experts, "lina"),
             (
-                "all-to-alls that share links with sums of gradients are what it mends; here they wait in "
+                "all-to-alls that share links with gradient all-reduces are what it mends; here they wait in "
                 "order in the baseline "
                 "too"
             ),

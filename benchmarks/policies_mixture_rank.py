@@ -1,7 +1,7 @@
 """A rank of benchmarks/policies.py with experts: ``policies_mixture_rank.py MODEL POLICY SETTINGS STEPS``.
 
 ``stock`` is what people use today: whole exchanges that the layer waits for, and DistributedDataParallel for what all
-ranks share. ``lina`` is ``schedule(policy="lina")``; ``lina-packed`` packs experts as well. Rank 0 prints a JSON line;
+ranks share. ``lina`` is ``schedule(policy="lina")``; ``lina-packed`` packs experts as well. Rank 0 prints a JSON queue;
 predictions are simulations of the steps that were recorded in the same run. Layers take the time of an accelerator
 (paced.py), experts in proportion to their tokens.
 """

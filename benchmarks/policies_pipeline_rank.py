@@ -1,6 +1,6 @@
 """One rank of pipelines: ``policies_pipeline_rank.py pipeline POLICY SETTINGS STEPS``; rank 0 prints a JSON line.
 
-Four stages on two devices, in two replicas. ``stock`` is torch's ScheduleInterleaved1F1B, with sums of gradients over
+Four stages on two devices, in two replicas. ``stock`` is torch's ScheduleInterleaved1F1B, with all-reduces over
 the replicas when it has ended. Stages take the time of an accelerator (paced.py), gradients of weights a part of it.
 """
 

@@ -1,6 +1,6 @@
 """One rank of benchmarks/policies_plans.py: ``policies_plans_rank.py MODEL POLICY SETTINGS STEPS``; rank 0 prints JSON.
 
-Boxes of two ranks. ``exchanges`` are a sum of gradients behind a backward pass and an exchange of tokens before experts
+Boxes of two ranks. ``exchanges`` are a gradient all-reduce after a backward pass and an all-to-all before experts
 side by side, ``transformer`` is a model whose layers two ranks of a box share, in two replicas; of ``sharded`` replicas
 keep parts of weights. ``stock`` is torch: collectives started as soon as they can be, plain sums of shared layers, and
 DistributedDataParallel, or FSDP2, over replicas.
@@ -19,14 +19,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, Phase, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.training.torch import (
     CollectiveBuffers,
-    MotifGroups,
-    ParallelSection,
+    PhaseGroups,
     PlanExecutor,
+    TensorParallelModule,
     agreed_plan,
     collective_graph,
     measured_graph,
@@ -44,15 +44,15 @@ FORWARD_S, INPUT_S, WEIGHTS_S = 0.012, 0.012, 0.012
 
 
 class Plain(WholePolicy):
-    """Everything whole, in the plain way and order."""
+    """Everything whole, in the plain decomposition and order."""
 
     name = "plain"
     about = assumes = "nothing"
 
-    def plan(self, graph: OperationGraph) -> MotifPlan:
+    def plan(self, graph: OperationGraph) -> WholePlan:
         """The plan that changes nothing."""
         del graph
-        return MotifPlan()
+        return WholePlan()
 
 
 class Inner(nn.Module):
@@ -75,7 +75,7 @@ class Inner(nn.Module):
 def sections(group: dist.ProcessGroup) -> nn.Module:
     """The model; each rank has half of the inner vectors."""
     rows: list[nn.Module] = [nn.Embedding(WORDS, WIDTH)]
-    rows += [ParallelSection(Inner(), norm=nn.LayerNorm(WIDTH), group=group) for _ in range(SECTIONS)]
+    rows += [TensorParallelModule(Inner(), norm=nn.LayerNorm(WIDTH), group=group) for _ in range(SECTIONS)]
     rows.append(nn.Linear(WIDTH, WORDS))
     return nn.Sequential(*rows)
 
@@ -112,7 +112,7 @@ def transformer(policy: str, settings: dict[str, Any], steps: int) -> dict[str, 
     if policy == "stock" and settings.get("shard"):
         mesh = DeviceMesh.from_group(data, "cpu")
         for part in model.children():
-            if isinstance(part, ParallelSection):
+            if isinstance(part, TensorParallelModule):
                 fully_shard(part, mesh=mesh)
         fully_shard(model, mesh=mesh)
         optimizer = torch.optim.SGD(model.parameters(), lr=0.01, momentum=0.9)
@@ -133,12 +133,12 @@ def transformer(policy: str, settings: dict[str, Any], steps: int) -> dict[str, 
 
     found = timed(step, steps)
     if at_work is not None:
-        carried = at_work.carried
+        ordered = at_work.ordered
         found |= {
             "predicted": at_work.predicted_seconds,
-            "plain": carried.graph.seconds(),
+            "plain": ordered.graph.seconds(),
             "messages": sum(len(row) for name, row in at_work.launched.items() if name != "device"),
-            "choices": {name: list(each) for name, each in carried.plan.choices.items()},
+            "choices": {name: list(each) for name, each in ordered.plan.choices.items()},
         }
         optimizer.close()
     return found
@@ -178,7 +178,7 @@ def exchanges(policy: str, settings: dict[str, Any], steps: int) -> dict[str, An
             return outcome()
 
         return timed(step, steps)
-    groups = MotifGroups(ranks_of_box=BOX)
+    groups = PhaseGroups(ranks_of_box=BOX)
     work: dict[str, Any] = {
         "sums": CollectiveBuffers("all_reduce", gradients),
         "tokens": CollectiveBuffers("all_to_all", tokens, received),
@@ -187,8 +187,10 @@ def exchanges(policy: str, settings: dict[str, Any], steps: int) -> dict[str, An
     sums, sent = graph.operations
 
     def computed(name: str, seconds: float, after: tuple[int, ...], decision: str) -> GraphOperation:
-        ways = ((Motif(kind="compute", amount=seconds, channels=("device",)),),)
-        return GraphOperation(name=name, ways=ways, after=after, decision=decision, group=decision)
+        decompositions = ((Phase(kind="compute", amount=seconds, channels=("device",)),),)
+        return GraphOperation(
+            name=name, decompositions=decompositions, after=after, decision=decision, group=decision
+        )
 
     operations = (
         computed("backward", BACKWARD_S, (), "sums"),
@@ -198,8 +200,8 @@ def exchanges(policy: str, settings: dict[str, Any], steps: int) -> dict[str, An
     )
     channels = {"device": Channel(start_seconds=2e-4), **graph.channels}
     whole = OperationGraph(operations=operations, channels=channels)
-    carried = agreed_plan(whole, Plain.of() if policy == "plain" else policy, **settings)
-    executor = PlanExecutor(carried, groups, gradients.device)
+    ordered = agreed_plan(whole, Plain.of() if policy == "plain" else policy, **settings)
+    executor = PlanExecutor(ordered, groups, gradients.device)
 
     def planned() -> float:
         executor.run({**work, "backward": backward, "experts": experts})
@@ -208,10 +210,10 @@ def exchanges(policy: str, settings: dict[str, Any], steps: int) -> dict[str, An
     found = timed(planned, steps)
     executor.close()
     return found | {
-        "predicted": carried.predicted_seconds,
+        "predicted": ordered.predicted_seconds,
         "plain": whole.seconds(),
         "messages": sum(len(row) for name, row in executor.launched.items() if name != "device"),
-        "choices": {name: list(each) for name, each in carried.plan.choices.items()},
+        "choices": {name: list(each) for name, each in ordered.plan.choices.items()},
     }
 
 
@@ -219,7 +221,7 @@ def _placed(operation: GraphOperation, after: tuple[int, ...], decision: str) ->
     """A collective behind others, in pieces with its group."""
     return GraphOperation(
         name=operation.name,
-        ways=operation.ways,
+        decompositions=operation.decompositions,
         labels=operation.labels,
         after=after,
         decision=decision,

@@ -36,7 +36,7 @@ JOBS = (
     ("gpt-1t", 64, 32, 2, 2048, None, "megatron", Shard.ZERO1),
     ("gpt-1t", 64, 32, 1, 2048, None, "fsdp", Shard.ZERO3),
 )
-"""Model, stages, replicas, chunks, micro-batches, order, overlap, what replicas share out; tensor parallelism is 8."""
+"""Model, stages, replicas, chunks, micro-batches, order, overlap, what replicas shard; tensor parallelism is 8."""
 
 
 def measure(number: int) -> dict[str, float | str]:

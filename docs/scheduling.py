@@ -72,7 +72,7 @@ GROUPS = {
     ),
     "The whole iteration": (
         "Plans for all collectives of an iteration together with the computation around them. Jobs whose replicas "
-        "share out parameters are refused."
+        "shard parameters are refused."
     ),
 }
 _UNITS = {"bytes": "bytes", "seconds": "s", "elements": "elements"}

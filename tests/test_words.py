@@ -61,6 +61,22 @@ IN_NAMES_AND_SENTENCES = (
     ),
 )
 
+# In models and runs of training steps
+TRAINING = (
+    PrivateWord("carriers?|enforcers?|carried out|carry out", "executor, execute"),
+    PrivateWord("motifs?", "collective phase"),
+    PrivateWord("palettes?", "template table"),
+    PrivateWord("pools?|pooled", "gradient buffer, bucket"),
+    PrivateWord("row of layers|rows of layers", "sequential model"),
+    PrivateWord("sums? of (the )?(gradients|activations)", "all-reduce"),
+    PrivateWord("shares? out|shared out|sharing out", "shard"),
+    PrivateWord("(network )?line job|lined|network lines?", "in-order queue"),
+    PrivateWord("parallel sections?", "tensor-parallel module"),
+    PrivateWord("kept bytes|bytes kept", "activation bytes"),
+    PrivateWord("at once", "concurrently, co-scheduled, synchronous"),
+    PrivateWord("no (order|policy|plan)s? can beat", "lower bound"),
+)
+
 # What has another meaning in the field where it stood: races are between accesses to data.
 RACES = PrivateWord("races?|racing|raced", "matchup")
 
@@ -96,6 +112,19 @@ def source() -> tuple[Found, ...]:
         found.append(Found(where, "the module", words_of(where.removesuffix(".py"))))
         found.append(Found(where, "its head", (ast.get_docstring(tree) or "").partition("\n")[0]))
         found += public(tree, where)
+    return tuple(found)
+
+
+@cache
+def texts_of_tests() -> tuple[Found, ...]:
+    """Names of test files, tests and their helpers, and their first sentences."""
+    found = []
+    for path in sorted((ROOT / "tests").rglob("*.py")):
+        where, tree = str(path.relative_to(ROOT)), ast.parse(path.read_text())
+        if path != Path(__file__):
+            found.append(Found(where, "the module", words_of(where.removesuffix(".py"))))
+            found.append(Found(where, "its head", (ast.get_docstring(tree) or "").partition("\n")[0]))
+            found += public(tree, where)
     return tuple(found)
 
 
@@ -153,9 +182,20 @@ def test_words_of_ours_stand_nowhere(word: PrivateWord) -> None:
     refuse(word, where_found(word, (*source(), *options(), *prose())))
 
 
+def test_oracles_of_tests_are_references() -> None:
+    refuse(EVERYWHERE[0], where_found(EVERYWHERE[0], texts_of_tests()))
+
+
 @pytest.mark.parametrize("word", IN_NAMES_AND_SENTENCES, ids=lambda word: word.pattern)
 def test_programs_do_not_speak(word: PrivateWord) -> None:
     refuse(word, where_found(word, source()))
+
+
+@pytest.mark.parametrize("word", TRAINING, ids=lambda word: word.pattern)
+def test_training_steps_are_told_in_words_of_frameworks(word: PrivateWord) -> None:
+    refuse(
+        word, [each for each in where_found(word, source()) if each.startswith(("iteration/", "training/"))]
+    )
 
 
 def test_only_accesses_to_data_race() -> None:

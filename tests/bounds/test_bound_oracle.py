@@ -198,7 +198,7 @@ def mi250_ways_in(box: Topology) -> dict[int, Fraction]:
     return {j: Fraction(int(entering[size == j].min())) for j in range(1, 17)}
 
 
-def test_the_twin_says_the_same_where_it_is_fast_enough() -> None:
+def test_the_reference_says_the_same_where_it_is_fast_enough() -> None:
     for topology in (lattice((3, 4), (Fraction(1), Fraction(5, 2))), lattice((5,), (Fraction(1, 3),))):
         problem = Problem(topology=topology, collective=Collective.ALL_GATHER)
         assert bound(problem).inv_rate == expected_inv_rate(problem), describe(topology)

@@ -1,4 +1,4 @@
-"""The bound on random graphs: against every cut, the twins, and under changes whose effect is known."""
+"""The bound on random graphs: against every cut, the references, and under changes whose effect is known."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def test_equals_the_worst_of_all_cuts_thoroughly(problem: Problem) -> None:
     check_against_all_cuts(problem)
 
 
-def check_against_the_twin(seed: int) -> None:
+def check_against_the_reference(seed: int) -> None:
     problem = seeded_problem(seed, FAMILIES)
     expected = expected_inv_rate(problem)
     try:
@@ -75,16 +75,16 @@ def check_against_the_twin(seed: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(20))
-def test_native_equals_twin(block: int) -> None:
+def test_native_equals_reference(block: int) -> None:
     for seed in range(block * 200, block * 200 + 200):
-        check_against_the_twin(seed)
+        check_against_the_reference(seed)
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(20))
-def test_native_equals_twin_thoroughly(block: int) -> None:
+def test_native_equals_reference_thoroughly(block: int) -> None:
     for seed in range(10**6 + block * 1500, 10**6 + block * 1500 + 1500):
-        check_against_the_twin(seed)
+        check_against_the_reference(seed)
 
 
 class TestAttainable:
@@ -254,7 +254,7 @@ class TestInvariance:
 
 class TestFixedTrees:
     @pytest.mark.parametrize("block", range(10))
-    def test_native_equals_twin_and_keeps_the_guarantee(self, block: int) -> None:
+    def test_native_equals_reference_and_keeps_the_guarantee(self, block: int) -> None:
         for seed in range(block * 20, block * 20 + 20):
             problem = seeded_problem(seed, CONNECTED_FAMILIES, 10)
             trees = random.Random(seed).randint(1, 6)

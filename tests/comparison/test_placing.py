@@ -17,7 +17,7 @@ from coppice.comparison.placing import hierarchy_of, placement
 from coppice.comparison.planned import plan_for
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.alternatives import alternatives
-from coppice.planners.choice import Choice
+from coppice.planners.choice import PlannerOptions
 from coppice.planners.synthesis.p2.lowering import calls_of, chunks_of, schedule_of_all
 from coppice.simulation import DEFAULT_MODEL, IDEAL
 from coppice.simulation.models import model_of
@@ -191,7 +191,7 @@ def test_no_alternative_is_faster_at_the_size_that_was_asked_for(model, size) ->
     assert result.report.ok
     own = fastest(result.plan.body, size, model=model).time_us
     assert chosen.time_us == {size: own}
-    plain = Choice.of(
+    plain = PlannerOptions.of(
         problem,
         algorithm=None,
         parameters={},

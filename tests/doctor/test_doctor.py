@@ -116,7 +116,7 @@ def waits_with_ll(most: int) -> str:
 STEP_ZERO = '<step s="0" type="s" srcbuf="o" srcoff="0" dstbuf="o" dstoff="0" cnt="1" depid="-1" deps="-1" hasdep="0"/>'
 COPY = step(0, "cpy", tell=1)
 
-# (rule, target, file that trips it, twin that does not)
+# (rule, target, file that trips it, harmless that does not)
 Sample = tuple[str, str, Callable[[], str], Callable[[], str]]
 
 
@@ -384,10 +384,10 @@ def found(text: str, target: str) -> set[str]:
 
 
 @pytest.mark.parametrize("sample", SAMPLES, ids=lambda sample: f"{sample[0]}-{sample[1]}")
-def test_a_rule_is_tripped_by_its_file_and_not_by_the_twin(sample: Sample) -> None:
-    rule, target, bad, twin = sample
+def test_a_rule_is_tripped_by_its_file_and_not_by_the_harmless_one(sample: Sample) -> None:
+    rule, target, bad, harmless = sample
     assert rule in found(bad(), target)
-    assert rule not in found(twin(), target)
+    assert rule not in found(harmless(), target)
 
 
 def test_every_rule_has_a_sample() -> None:

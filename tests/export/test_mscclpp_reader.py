@@ -153,7 +153,7 @@ def test_defects(op: Plan, why: str) -> None:
     assert why in one(op).defect
 
 
-def test_twins() -> None:
+def test_repeated_peers_are_channels_of_their_own() -> None:
     plan = pair()
     plan["gpus"][0]["channels"] = [{"channel_type": "memory", "connected_to": [1, 1]}]
     channels = read(plan).program.channels

@@ -1,4 +1,4 @@
-"""ATP: native machines against their twins, and whole jobs over simulated links."""
+"""ATP: native machines against their references, and whole jobs over simulated links."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class Rack:
         exchange.nodes = {SWITCH: switch, SERVER: server}
         self.jobs = []
         for number in range(2):
-            twin = atp.Job(
+            reference = atp.Job(
                 id=int(chance.integers(100)) * 2 + number,
                 workers=int(chance.integers(1, 5)),
                 slots=int(chance.integers(1, slots + 1)),
@@ -44,13 +44,13 @@ class Rack:
                 give_up_timeout=2**62,
                 settings={"mark_bytes": 0.0} if seed % 4 == 0 else {"short_timeout": 150_000.0},
             )
-            children = [10 * number + index for index in range(twin.workers)]
+            children = [10 * number + index for index in range(reference.workers)]
             for node, parent in ((switch, SERVER), (server, SWITCH)):
-                node.open(twin, children, parent)
+                node.open(reference, children, parent)
             for index, child in enumerate(children):
-                worker = atp.Worker(twin, index, SWITCH)
-                exchange.nodes[child] = Both.worker("atp", twin, index, SWITCH, worker)
-            self.jobs.append((twin, children))
+                worker = atp.Worker(reference, index, SWITCH)
+                exchange.nodes[child] = Both.worker("atp", reference, index, SWITCH, worker)
+            self.jobs.append((reference, children))
         self.workers = [exchange.nodes[child] for _, children in self.jobs for child in children]
         self.chance = chance
 
@@ -63,7 +63,9 @@ class Rack:
                 given = self.inputs[child] = tensors(self.chance, count=count, floats=job.floats)
                 one, other = self.outputs[child] = np.zeros_like(given), np.zeros_like(given)
                 worker, now = self.exchange.nodes[child], self.exchange.now
-                self.exchange.put(child, worker.begin(given, one, worker.twin.begin(given, other, now), now))
+                self.exchange.put(
+                    child, worker.begin(given, one, worker.reference.begin(given, other, now), now)
+                )
 
     def done(self) -> bool:
         return all_done(self.workers)

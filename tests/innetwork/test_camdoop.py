@@ -1,4 +1,4 @@
-"""Camdoop's hops: the native machines and their twin, byte for byte; whole jobs; rebuilt trees; pairs."""
+"""Camdoop's hops: the native machines and their reference, byte for byte; whole jobs; rebuilt trees; pairs."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import pytest
 
 from coppice import _switch
 from coppice.planners.algorithms.parts.torus_trees import torus_trees
-from reference.innetwork.camdoop import SUMS, CamdoopWorkerTwin, HopTwin
+from reference.innetwork.camdoop import SUMS, CamdoopWorkerReference, HopReference
 from reference.innetwork.driving import (
     AlteringFrames,
     Both,
@@ -35,13 +35,13 @@ class Tree:
             c: self.job.workers + at for at, (children, _) in enumerate(self.shape) for c in children
         }
         for at, (children, parent) in enumerate(self.shape):
-            hop = HopTwin(self.job, children, parent)
+            hop = HopReference(self.job, children, parent)
             self.network.nodes[self.job.workers + at] = Both.switch(
                 "camdoop", self.job.slots, self.job, children, parent, hop
             )
         self.workers = []
         for index in range(self.job.workers):
-            worker = CamdoopWorkerTwin(self.job, self.above[index])
+            worker = CamdoopWorkerReference(self.job, self.above[index])
             self.workers.append(Both.worker("camdoop", self.job, index, self.above[index], worker))
             self.network.nodes[index] = self.workers[-1]
 
@@ -111,7 +111,7 @@ def play_pairs(seed: int) -> None:
             kind = np.int32 if played.job.element == "int32" else np.float32
             assert pairs[:, 0].tolist() == sorted(totals)
             assert pairs[:, 1].copy().view(kind).tolist() == [totals[key] for key in sorted(totals)]
-            assert np.array_equal(worker.output[: 2 + 2 * count], worker.twin.output)
+            assert np.array_equal(worker.output[: 2 + 2 * count], worker.reference.output)
 
 
 def test_workers_with_all_sums_are_told_of_a_rebuilt_tree() -> None:

@@ -1,4 +1,4 @@
-"""NetAgg: native boxes and shims agree with their twins packet by packet, and every worker gets the exact result, also
+"""NetAgg: native boxes and shims agree with the references by packet, and every worker gets the exact result, also
 when a box dies on the way."""
 
 from __future__ import annotations
@@ -10,16 +10,18 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from reference.innetwork import netagg as twin
+from reference.innetwork import netagg as reference
 from reference.innetwork.driving import Both, Exchange, all_done, drawn_exchange, under_switches
 
 MASTER, BOX = 100, 101
 
 
 class Net:
-    """Workers below boxes below a master, natives and twins side by side; with `trees`, further masters beside it."""
+    """Workers below boxes below a master, natives against references; with `trees`, further masters too."""
 
-    def __init__(self, options: twin.Options, boxes: int, exchange: Exchange, failover: bool = False) -> None:
+    def __init__(
+        self, options: reference.Options, boxes: int, exchange: Exchange, failover: bool = False
+    ) -> None:
         self.options, self.exchange = options, exchange
         ranks = list(range(options.workers))
         above, children = under_switches(options.workers, boxes, MASTER)
@@ -30,7 +32,7 @@ class Net:
             children[options.number(f"above_{tree}", -1)] = ranks
         for rank in ranks:
             mine = self.changed({"next": MASTER} if failover else {})
-            worker = twin.Worker(mine, rank, above[rank])
+            worker = reference.Worker(mine, rank, above[rank])
             exchange.nodes[rank] = Both.worker("netagg", mine, rank, above[rank], worker)
         self.workers = [exchange.nodes[rank] for rank in ranks]
         self.boxes = []
@@ -38,11 +40,11 @@ class Net:
             parent = MASTER if at in children.get(MASTER, []) else -1
             mine = self.changed(everyone if at == MASTER else {})
             exchange.nodes[at] = Both.switch(
-                "netagg", 1 << 10, mine, below, parent, twin.Box(mine, below, parent)
+                "netagg", 1 << 10, mine, below, parent, reference.Box(mine, below, parent)
             )
             self.boxes.append(exchange.nodes[at])
 
-    def changed(self, settings: Mapping[str, float]) -> twin.Options:
+    def changed(self, settings: Mapping[str, float]) -> reference.Options:
         return replace(self.options, settings={**self.options.settings, **settings})
 
     def done(self) -> bool:
@@ -53,7 +55,7 @@ class Net:
         outputs = [np.zeros_like(each) for each in inputs]
         for rank, worker in enumerate(self.workers):
             given, now = inputs[rank], self.exchange.now
-            begun = worker.twin.begin(given.view(np.uint32).tolist(), now)
+            begun = worker.reference.begin(given.view(np.uint32).tolist(), now)
             self.exchange.put(rank, worker.begin(given, outputs[rank], begun, now))
         return outputs
 
@@ -62,15 +64,17 @@ class Net:
         self.exchange.run(self.done)
         if inputs[0].size:
             for worker, found in zip(self.workers, outputs, strict=True):
-                assert worker.twin.tensor() == found.view(np.uint32).tolist()
+                assert worker.reference.tensor() == found.view(np.uint32).tolist()
         return outputs
 
     def slots_in_use(self) -> list[int]:
         return [each.slots_in_use for each in self.boxes]
 
 
-def options(generator: random.Random, settings: Mapping[str, float], element: str = "int32") -> twin.Options:
-    return twin.Options(
+def options(
+    generator: random.Random, settings: Mapping[str, float], element: str = "int32"
+) -> reference.Options:
+    return reference.Options(
         id=generator.randrange(1 << 32),
         workers=generator.choice([1, 2, 3, 5, 9]),
         slots=generator.choice([2, 16, 19, 40]),
@@ -104,7 +108,7 @@ def expected(operation: str, inputs: Sequence[np.ndarray]) -> list[int]:
 
 
 @pytest.mark.parametrize("seed", range(30))
-def test_boxes_and_shims_agree_with_the_twin_and_sums_are_exact(seed: int) -> None:
+def test_boxes_and_shims_agree_with_the_reference_and_sums_are_exact(seed: int) -> None:
     generator = random.Random(seed)
     operation = generator.randrange(4)
     settings: dict[str, float] = {"operation": operation, "k": 2}
@@ -168,7 +172,7 @@ def test_floats_are_added_up_alike_everywhere(seed: int) -> None:
 
 
 def test_a_worker_without_an_answer_gives_up_and_says_so() -> None:
-    chosen = twin.Options(1, 2, 8, 6, 2, "int32", 1_000_000, 50_000_000, {})
+    chosen = reference.Options(1, 2, 8, 6, 2, "int32", 1_000_000, 50_000_000, {})
     net = Net(chosen, 0, Exchange(1, 0, 0, 0))
     net.workers[0].native.begin(np.zeros(6, np.int32).ctypes.data, np.zeros(6, np.int32).ctypes.data, 6, 0)
     net.workers[0].native.wake(50_000_000)

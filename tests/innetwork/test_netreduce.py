@@ -1,4 +1,4 @@
-"""NetReduce: native machines against their twins, and whole jobs over simulated links."""
+"""NetReduce: native machines against their references, and whole jobs over simulated links."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Net:
             sizes = [int(chance.integers(1, 4)) for _ in range(2 if (seed + number) % 3 == 0 else 1)]
             kind = int(chance.integers(3))
             element = "float32" if kind else "int32"
-            twin = netreduce.Job(
+            reference = netreduce.Job(
                 id=int(chance.integers(2**31)) * 2 + number,
                 workers=sum(sizes),
                 slots=1,
@@ -53,15 +53,15 @@ class Net:
                     switch = Both(_switch.aggregation_switch("netreduce", 4096), netreduce.Switch())
                     exchange.nodes[at] = switch
                     switches.append(at)
-                switch.open(twin, hosts, -1 if at == SPINE else SPINE)
+                switch.open(reference, hosts, -1 if at == SPINE else SPINE)
                 for host in hosts:
                     index = host - 10 * number
-                    worker = netreduce.Worker(twin, index, at)
-                    exchange.nodes[host] = Both.worker("netreduce", twin, index, at, worker)
+                    worker = netreduce.Worker(reference, index, at)
+                    exchange.nodes[host] = Both.worker("netreduce", reference, index, at, worker)
                 groups.append(hosts)
             if switches:
-                spine.open(twin, switches)
-            self.jobs.append((twin, groups))
+                spine.open(reference, switches)
+            self.jobs.append((reference, groups))
         self.workers = [exchange.nodes[host] for _, groups in self.jobs for hosts in groups for host in hosts]
 
     def begin(self) -> None:
@@ -76,7 +76,9 @@ class Net:
                 self.inputs[host] = given
                 one, other = self.outputs[host] = given.copy(), given.copy()  # in and out are one memory
                 worker, now = self.exchange.nodes[host], self.exchange.now
-                self.exchange.put(host, worker.begin(one, one, worker.twin.begin(other, other, now), now))
+                self.exchange.put(
+                    host, worker.begin(one, one, worker.reference.begin(other, other, now), now)
+                )
 
     def done(self) -> bool:
         return all_done(self.workers)

@@ -25,7 +25,7 @@ from coppice.innetwork.numerics import (
     saturating_sum,
     wrapping_sum,
 )
-from reference.innetwork import numerics as twin
+from reference.innetwork import numerics as reference
 
 FLT_MAX = float(np.finfo(np.float32).max)
 LEAST = float(np.float32(1e-45))
@@ -38,7 +38,7 @@ def float32(bits: Any) -> NDArray[np.float32]:
 
 def exact(values: NDArray[Any], kind: str = "float32") -> list[Fraction]:
     """Exact sums of columns."""
-    form = twin.FORMATS[kind]
+    form = reference.FORMATS[kind]
     bits = values.view(np.uint32 if kind == "float32" else np.uint16)
     return [sum((form.value(int(each)) for each in column), Fraction(0)) for column in bits.T]
 
@@ -57,18 +57,18 @@ WORKERS = st.one_of(st.integers(1, 9), st.sampled_from([32, 33, 255, 256, 257, 1
 @given(st.lists(ANY, max_size=40), WORKERS)
 def test_block_floating_point_is_its_definition(bits: list[int], workers: int) -> None:
     values = float32(bits)
-    exponent = twin.block_exponent(list(values))
+    exponent = reference.block_exponent(list(values))
     if exponent is None:
         with pytest.raises(InputError, match=r"expected finite values, found .* at position"):
             block_exponent(values)
         return
     assert block_exponent(values) == exponent
-    assert block_scale(exponent, workers=workers) == twin.block_scale(exponent, workers)
+    assert block_scale(exponent, workers=workers) == reference.block_scale(exponent, workers)
     q = block_quantise(values, exponent=exponent, workers=workers)
-    assert q.tolist() == [twin.block_quantised(each, exponent, workers) for each in values.tolist()]
-    assert all(abs(each) * workers <= twin.INT_MAX for each in q.tolist())
+    assert q.tolist() == [reference.block_quantised(each, exponent, workers) for each in values.tolist()]
+    assert all(abs(each) * workers <= reference.INT_MAX for each in q.tolist())
     back = block_dequantise(q, exponent=exponent, workers=workers)
-    step = 1 / float(twin.block_scale(exponent, workers))  # a float64, as is the product
+    step = 1 / float(reference.block_scale(exponent, workers))  # a float64, as is the product
     with np.errstate(over="ignore"):
         assert back.tolist() == [float(np.float32(each * step)) for each in q.tolist()]
 
@@ -80,16 +80,20 @@ def test_block_sums_keep_their_bound(rows: list[list[int]]) -> None:
     for sum_bits, wanted, bound in zip(
         found.sums.view(np.uint32).tolist(), exact(values), found.bound.tolist(), strict=True
     ):
-        if twin.FLOAT32.is_finite(sum_bits):
-            rounding = twin.FLOAT32.last_place(twin.FLOAT32.value(sum_bits)) * HALF * (1 + Fraction(1, 2**20))
-            assert abs(twin.FLOAT32.value(sum_bits) - wanted) <= Fraction(bound) + rounding
+        if reference.FLOAT32.is_finite(sum_bits):
+            rounding = (
+                reference.FLOAT32.last_place(reference.FLOAT32.value(sum_bits))
+                * HALF
+                * (1 + Fraction(1, 2**20))
+            )
+            assert abs(reference.FLOAT32.value(sum_bits) - wanted) <= Fraction(bound) + rounding
         else:
             assert abs(wanted) + Fraction(bound) > Fraction(FLT_MAX)
 
 
 def test_the_bound_of_a_block_is_tight() -> None:
     """Every worker half a step off, all to one side: nothing smaller would do."""
-    scale = twin.block_scale(1, 8)
+    scale = reference.block_scale(1, 8)
     value = np.float32(2**-28 * 0.5)  # between two steps of 2^-27
     values = np.full((8, 2), value, dtype=np.float32)
     values[:, 1] = 1.0
@@ -140,10 +144,10 @@ def test_saturating_sums_are_their_definition(rows: list[tuple[int, int]]) -> No
     found = saturating_sum(values).tolist()
     total = [0, 0]
     for row in rows:
-        total = [twin.saturated(a, b) for a, b in zip(total, row, strict=True)]
+        total = [reference.saturated(a, b) for a, b in zip(total, row, strict=True)]
     assert found == total
     for sum_, wanted in zip(found, np.sum(np.array(rows, dtype=object), axis=0), strict=True):
-        assert sum_ in (twin.INT_MAX, twin.INT_MIN) or sum_ == wanted
+        assert sum_ in (reference.INT_MAX, reference.INT_MIN) or sum_ == wanted
     wrapped = np.sum(np.array(rows, dtype=object), axis=0)
     assert wrapping_sum(values).tolist() == [(each + 2**31) % 2**32 - 2**31 for each in wrapped]
 
@@ -151,10 +155,10 @@ def test_saturating_sums_are_their_definition(rows: list[tuple[int, int]]) -> No
 @given(st.lists(ANY, min_size=1, max_size=40), st.sampled_from([1, 1000, 10**6, 2**29]))
 def test_fixed_point_is_its_definition(bits: list[int], factor: int) -> None:
     values = float32(bits)
-    fixed = [twin.fixed(each, factor) for each in values]
+    fixed = [reference.fixed(each, factor) for each in values]
     assert _switch.to_fixed(values, factor).tolist() == fixed
     found = fixed_point_sum(values[None, :], factor=factor)
-    assert found.overflowed.tolist() == [each in (twin.INT_MAX, twin.INT_MIN) for each in fixed]
+    assert found.overflowed.tolist() == [each in (reference.INT_MAX, reference.INT_MIN) for each in fixed]
     for sum_, each, over in zip(found.sums.tolist(), fixed, found.overflowed, strict=True):
         assert sum_ == (float("inf") * each if over else float(np.float32(each / factor)))
 
@@ -190,7 +194,7 @@ def of_kind(rows: list[list[int]], kind: str) -> NDArray[Any]:
 def test_fpisa_is_its_definition(
     rows: list[list[int]], kind: str, full: bool, nearest: bool, guard: int, headroom: int
 ) -> None:
-    form = twin.FORMATS[kind]
+    form = reference.FORMATS[kind]
     room = 30 - form.fraction
     guard = min(guard, room)
     headroom = min(headroom, room - guard)
@@ -203,7 +207,7 @@ def test_fpisa_is_its_definition(
         rounding="nearest" if nearest else "truncate",
     )
     bits = values.view(np.uint32 if kind == "float32" else np.uint16)
-    registers = [twin.Register() for _ in bits.T]
+    registers = [reference.Register() for _ in bits.T]
     for register, column in zip(registers, bits.T, strict=True):
         for each in column.tolist():
             register.add(each, form, full=full, guard=guard, headroom=headroom)
@@ -217,7 +221,7 @@ def test_fpisa_is_its_definition(
 
 
 def check_bound(sums: NDArray[Any], values: NDArray[Any], kind: str, bound: Any) -> None:
-    form = twin.FORMATS[kind]
+    form = reference.FORMATS[kind]
     bits = values.view(np.uint32 if kind == "float32" else np.uint16)
     for at, sum_bits in enumerate(sums.view(bits.dtype).tolist()):
         if form.is_finite(sum_bits) and sum_bits & (form.sign - 1) != form.infinity - 1:
@@ -273,7 +277,7 @@ def test_fpisa_marks_what_leaves_its_register() -> None:
 )
 def test_half_sums_are_rounded_once(rows: list[list[int]], kind: str) -> None:
     values = of_kind(rows, kind)
-    form = twin.FORMATS[kind]
+    form = reference.FORMATS[kind]
     found = float_sum(values).view(np.uint16).tolist()
     wide = values.astype(np.float32)
     if kind == "bfloat16":

@@ -16,7 +16,7 @@ from coppice.innetwork.placement.search import AddingRanks, _SwitchSearch
 from coppice.innetwork.placement.trees import AddingNetwork
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
-from reference.innetwork import placement as twin
+from reference.innetwork import placement as reference
 
 MEGABYTE_US = Fraction(2**20, 1000)  # over 1 GB/s
 
@@ -65,7 +65,7 @@ def check_by_routes(found: AggregationPlacement, trees: int = 1) -> None:
     adding = {topology.node_index[name] for name in (*found.given, *found.chosen)}
     groups = [job for job in found.jobs for _ in range(trees)]
     roots = [topology.node_index[name] for names in found.roots for name in names]
-    times = twin.link_times(topology, groups, roots, adding, Fraction(found.size_bytes, trees))
+    times = reference.link_times(topology, groups, roots, adding, Fraction(found.size_bytes, trees))
     assert times is not None
     assert max(times.values()) / 1000 == found.busiest.time_us
     a, b = (topology.node_index[name] for name in found.busiest.ends)
@@ -77,7 +77,7 @@ def check_by_routes(found: AggregationPlacement, trees: int = 1) -> None:
 @settings(max_examples=150, deadline=None)
 @given(networks(), st.integers(1, 4))
 def test_one_job_is_placed_as_well_as_by_trying_all(topology: Topology, budget: int) -> None:
-    wanted = twin.best_time(topology, [range(topology.num_ranks)], budget, Fraction(2**20))
+    wanted = reference.best_time(topology, [range(topology.num_ranks)], budget, Fraction(2**20))
     assert wanted is not None  # the switches are linked
     found = place_aggregation(topology, budget=budget, size="1M")
     assert found.busiest.time_us == wanted / 1000
@@ -85,7 +85,7 @@ def test_one_job_is_placed_as_well_as_by_trying_all(topology: Topology, budget: 
     check_by_routes(found)
     fewer = len(found.chosen) - 1
     if fewer >= 0:  # no smaller set is as good
-        without = twin.best_time(topology, [range(topology.num_ranks)], fewer, Fraction(2**20))
+        without = reference.best_time(topology, [range(topology.num_ranks)], fewer, Fraction(2**20))
         assert without is None or without > wanted
 
 
@@ -97,7 +97,7 @@ def test_jobs_at_once_are_placed_as_well_as_by_trying_all(
     ranks = st.lists(st.integers(0, topology.num_ranks - 1), min_size=2, unique=True)
     jobs = data.draw(st.lists(ranks, min_size=1, max_size=3 - trees + 1))
     groups = [sorted(job) for job in jobs for _ in range(trees)]
-    wanted = twin.best_time(topology, groups, budget, Fraction(2**20, trees))
+    wanted = reference.best_time(topology, groups, budget, Fraction(2**20, trees))
     assert wanted is not None
     found = place_aggregation(topology, budget=budget, jobs=jobs, trees=trees, size="1M")
     assert found.proved
@@ -112,7 +112,7 @@ def test_branch_and_bound_needs_no_good_start(
 ) -> None:
     ranks = st.lists(st.integers(0, topology.num_ranks - 1), min_size=2, unique=True)
     jobs = data.draw(st.lists(ranks, min_size=1, max_size=3 - trees + 1))
-    wanted = twin.best_time(
+    wanted = reference.best_time(
         topology, [job for job in jobs for _ in range(trees)], budget, Fraction(2**20, trees)
     )
     assert wanted is not None
@@ -139,9 +139,9 @@ def test_switches_without_the_feature_need_what_the_bound_says(
     found = _SwitchSearch(network, groups, 1, 0, 1)
     everything = network.given | set(network.switches)
     for switch, least in found.needs.items():
-        wanted = twin.best_with(topology, jobs, everything - {switch}, Fraction(1))
+        wanted = reference.best_with(topology, jobs, everything - {switch}, Fraction(1))
         assert switch in network.given or wanted is None or least * network.nanoseconds <= wanted
-    wanted = twin.best_with(topology, jobs, set(everything), Fraction(1))
+    wanted = reference.best_with(topology, jobs, set(everything), Fraction(1))
     assert wanted is not None
     assert found.fixed * network.nanoseconds <= wanted
 
@@ -153,7 +153,7 @@ def test_a_search_that_stops_early_brackets_the_best(
 ) -> None:
     ranks = st.lists(st.integers(0, topology.num_ranks - 1), min_size=2, unique=True)
     jobs = [sorted(job) for job in data.draw(st.lists(ranks, min_size=2, max_size=2))]
-    wanted = twin.best_time(topology, jobs, budget, Fraction(2**20))
+    wanted = reference.best_time(topology, jobs, budget, Fraction(2**20))
     assert wanted is not None
     try:
         found = place_aggregation(topology, budget=budget, jobs=jobs, size="1M", most_work=most_work)

@@ -1,4 +1,4 @@
-"""SHARP: the native machines and their twin, byte for byte; whole jobs; groups, streams and the order of sums."""
+"""SHARP: the native machines and their reference, byte for byte; whole jobs; groups, streams and the order of sums."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from coppice import _switch
 from coppice.innetwork.simulated import simulate_all_reduce
 from reference.innetwork.driving import Both, all_done, frames_exchange, in_tree, inputs_of, native_job
 from reference.innetwork.machine import Job
-from reference.innetwork.sharp import SharpSwitchTwin, SharpWorkerTwin
+from reference.innetwork.sharp import SharpSwitchReference, SharpWorkerReference
 
 
 def play(seed: int) -> None:
@@ -23,7 +23,7 @@ def play(seed: int) -> None:
     count, groups = random.randint(1, 6), random.randint(1, 3)
     element = random.choice(["int32", "float32"])
     shape = in_tree(count, random.choice([2, 3, 8]))
-    switches = [Both(_switch.aggregation_switch("sharp", 64), SharpSwitchTwin()) for _ in shape]
+    switches = [Both(_switch.aggregation_switch("sharp", 64), SharpSwitchReference()) for _ in shape]
     # Endpoints: switches from 1000 on; worker w of group g is 100 g + w.
     for at, switch in enumerate(switches):
         network.nodes[1000 + at] = switch
@@ -55,8 +55,8 @@ def play(seed: int) -> None:
         workers.append([])
         for index in range(count):
             at = 100 * group + index
-            twin = SharpWorkerTwin(job, above[at])
-            workers[group].append(Both.worker("sharp", job, index, above[at], twin))
+            reference = SharpWorkerReference(job, above[at])
+            workers[group].append(Both.worker("sharp", job, index, above[at], reference))
             network.nodes[at] = workers[group][index]
     for _ in range(2):
         totals = []
@@ -87,7 +87,7 @@ def play(seed: int) -> None:
 @pytest.mark.parametrize("operation", [0, 1, 2])
 @pytest.mark.parametrize(("element", "half"), [("int32", 0), ("float32", 0), ("float32", 1), ("float32", 2)])
 def test_operations_and_types(operation: int, element: str, half: int) -> None:
-    """Any floats: native and twin round alike, and the sum is that of the order of the children."""
+    """Any floats: native and reference round alike, and the sum is that of the order of the children."""
     random = np.random.default_rng(operation)
     job = Job(
         id=3,
@@ -98,12 +98,12 @@ def test_operations_and_types(operation: int, element: str, half: int) -> None:
         element=element,
         settings={"operation": operation, "half": half},
     )
-    both = Both(_switch.aggregation_switch("sharp", 4), SharpSwitchTwin())
+    both = Both(_switch.aggregation_switch("sharp", 4), SharpSwitchReference())
     both.open(job, [0, 1, 2, 3, 4])
     for number in range(4):
         packets = []
         for w in range(5):
-            worker = SharpWorkerTwin(job, 9)
+            worker = SharpWorkerReference(job, 9)
             values = random.standard_normal(33) * 10.0 ** random.integers(-6, 5, 33)
             words = values.astype(np.float32) if element == "float32" else (values * 1000).astype(np.int32)
             worker.begin(words.view(np.uint32), 0)
@@ -112,7 +112,7 @@ def test_operations_and_types(operation: int, element: str, half: int) -> None:
             both.receive(w, packet, 0)
 
 
-def _numbered(worker: SharpWorkerTwin, number: int) -> bytes:
+def _numbered(worker: SharpWorkerReference, number: int) -> bytes:
     return replace(worker.frame(worker.first), number=number).pack()
 
 

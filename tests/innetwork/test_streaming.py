@@ -1,4 +1,4 @@
-"""Streaming aggregation: the native machines and their twin, byte for byte; whole jobs; the laws of the hardware."""
+"""Streaming aggregation: the native machines and their reference, byte for byte; whole jobs; hardware laws."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from reference.innetwork.driving import (
     native_job,
 )
 from reference.innetwork.machine import Job
-from reference.innetwork.streaming import StreamingSwitchTwin, StreamingWorkerTwin
+from reference.innetwork.streaming import StreamingSwitchReference, StreamingWorkerReference
 
 
 def play(seed: int) -> None:
@@ -30,13 +30,13 @@ def play(seed: int) -> None:
     network = frames_exchange(random, seed, [0.5, 0.9, 1])
     switches = in_tree(job.workers, random.choice([2, 3, 8]))
     for at, (children, parent) in enumerate(switches):
-        switch = StreamingSwitchTwin(job, children, parent)
+        switch = StreamingSwitchReference(job, children, parent)
         network.nodes[job.workers + at] = Both.switch("streaming", job.slots, job, children, parent, switch)
     above = {child: job.workers + at for at, (children, _) in enumerate(switches) for child in children}
     workers = []
     for index in range(job.workers):
-        twin = StreamingWorkerTwin(job, above[index])
-        workers.append(Both.worker("streaming", job, index, above[index], twin))
+        reference = StreamingWorkerReference(job, above[index])
+        workers.append(Both.worker("streaming", job, index, above[index], reference))
         network.nodes[index] = workers[-1]
     for _ in range(2):
         words, total = inputs_of(random, job.element, job.workers, random.randrange(25))
@@ -48,7 +48,7 @@ def play(seed: int) -> None:
         assert ended
         for worker in workers:
             assert np.array_equal(worker.output, total)
-            assert np.array_equal(worker.twin.output[: len(total)], total)
+            assert np.array_equal(worker.reference.output[: len(total)], total)
 
 
 def test_the_rate_of_the_link_whatever_the_number_of_workers() -> None:

@@ -1,4 +1,4 @@
-"""SwitchML: the published scenarios, and streams with every fault in which native machines and twins agree."""
+"""SwitchML: the published scenarios, and streams with every fault in which native machines and references agree."""
 
 from __future__ import annotations
 
@@ -9,22 +9,22 @@ import numpy as np
 import pytest
 
 from innetwork.scenarios import SCENARIOS, Scenario
-from reference.innetwork import switchml as twin
+from reference.innetwork import switchml as reference
 from reference.innetwork.driving import Both, Exchange, drawn_exchange, under_switches
 
 ROOT = 100
 
 
-def switch_of(options: twin.Options, children: list[int], parent: int = -1) -> Both:
-    reference = twin.Switch(options, children, parent)
-    return Both.switch("switchml", options.slots, options, children, parent, reference)
+def switch_of(options: reference.Options, children: list[int], parent: int = -1) -> Both:
+    readable = reference.Switch(options, children, parent)
+    return Both.switch("switchml", options.slots, options, children, parent, readable)
 
 
 @pytest.mark.parametrize("scenario", SCENARIOS, ids=lambda each: each.name)
 @pytest.mark.parametrize("first", [0, 2**32 - 1])
 def test_published_scenarios(scenario: Scenario, first: int) -> None:
     """As written, with packet ids as workers set them: a packet for the other set is the next round of its slot."""
-    options = twin.Options(0, scenario.workers, 4, 64, 4, settings={"first_packet": first})
+    options = reference.Options(0, scenario.workers, 4, 64, 4, settings={"first_packet": first})
     both = switch_of(options, list(range(scenario.workers)))
     last: dict[int, tuple[int, int]] = {}
     for step in scenario.steps:
@@ -32,15 +32,15 @@ def test_published_scenarios(scenario: Scenario, first: int) -> None:
         turn += of_set != step.set
         last[step.worker] = step.set, turn
         ident = (first + turn * options.slots) % 2**32
-        packet = twin.Packet(ident, step.set, 0, (0, 0), [step.times * i for i in range(64)])
+        packet = reference.Packet(ident, step.set, 0, (0, 0), [step.times * i for i in range(64)])
         found = both.receive(step.worker, packet.written(options), 0)
         if step.answer is None:
             assert found == []
             continue
-        answer = twin.Packet(ident, step.set, 0, (0, 0), [step.answer * i for i in range(64)])
+        answer = reference.Packet(ident, step.set, 0, (0, 0), [step.answer * i for i in range(64)])
         to = list(range(scenario.workers)) if step.to is None else [step.to]
         assert found == [(to, answer.written(options))]
-    sets = both.twin.slots[0]
+    sets = both.reference.slots[0]
     assert tuple(sum(1 << child for child in each.seen) for each in sets) == scenario.bitmaps
     assert tuple(each.missing for each in sets) == scenario.missing
     for each, expected in zip(sets, scenario.sums, strict=True):
@@ -48,7 +48,7 @@ def test_published_scenarios(scenario: Scenario, first: int) -> None:
 
 
 def test_another_slot_and_the_published_bytes() -> None:
-    both = switch_of(twin.Options(7, 2, 4, 64, 4), [0, 1])
+    both = switch_of(reference.Options(7, 2, 4, 64, 4), [0, 1])
     packet = bytes([0x11, 7]) + struct.pack("<I", 3) + struct.pack(">Hbb", 3, 1, -1)
     packet += struct.pack(">64i", *range(64))
     assert len(packet) == 266
@@ -59,13 +59,13 @@ def test_another_slot_and_the_published_bytes() -> None:
 
 
 class Rack:
-    """Workers below one switch, or below leaves with a root; natives and twins side by side."""
+    """Workers below one switch, or below leaves with a root; natives and references side by side."""
 
-    def __init__(self, options: twin.Options, leaves: int, exchange: Exchange) -> None:
+    def __init__(self, options: reference.Options, leaves: int, exchange: Exchange) -> None:
         self.options, self.exchange = options, exchange
         above, below = under_switches(options.workers, leaves if leaves > 1 else 0, ROOT)
         for rank, switch in enumerate(above):
-            worker = twin.Worker(options, rank, switch)
+            worker = reference.Worker(options, rank, switch)
             exchange.nodes[rank] = Both.worker("switchml", options, rank, switch, worker)
         self.workers = [exchange.nodes[rank] for rank in range(options.workers)]
         for at, children in below.items():
@@ -77,21 +77,24 @@ class Rack:
         outputs = [np.full_like(each, 77) for each in inputs]
         for rank, worker in enumerate(self.workers):
             given, now = inputs[rank], self.exchange.now
-            self.exchange.put(rank, worker.begin(given, outputs[rank], worker.twin.begin(given, now), now))
-        self.exchange.run(lambda: all(each.twin.done or each.twin.failed for each in self.workers))
+            self.exchange.put(
+                rank, worker.begin(given, outputs[rank], worker.reference.begin(given, now), now)
+            )
+        self.exchange.run(lambda: all(each.reference.done or each.reference.failed for each in self.workers))
         for worker, found in zip(self.workers, outputs, strict=True):
-            assert bool(worker.native.failure()) == worker.twin.failed
+            assert bool(worker.native.failure()) == worker.reference.failed
             if worker.done:
                 assert (
-                    np.concatenate([np.empty(0, found.dtype), *worker.twin.result]).tolist() == found.tolist()
+                    np.concatenate([np.empty(0, found.dtype), *worker.reference.result]).tolist()
+                    == found.tolist()
                 )
         assert all(each.slots_in_use >= 0 for each in self.switches)
         return outputs
 
 
-def chosen(generator: random.Random, element: str) -> twin.Options:
+def chosen(generator: random.Random, element: str) -> reference.Options:
     slots = generator.randrange(1, 6)
-    return twin.Options(
+    return reference.Options(
         id=generator.randrange(2**32),
         workers=generator.choice([1, 2, 3, 5, 32]),
         slots=slots,
@@ -108,7 +111,7 @@ def chosen(generator: random.Random, element: str) -> twin.Options:
 
 
 @pytest.mark.parametrize("seed", range(40))
-def test_streams_of_integers_agree_with_the_twin_and_wrap(seed: int) -> None:
+def test_streams_of_integers_agree_with_the_reference_and_wrap(seed: int) -> None:
     generator = random.Random(seed)
     options = chosen(generator, "int32")
     rack = Rack(options, generator.randrange(4), drawn_exchange(generator, seed))
@@ -123,7 +126,7 @@ def test_streams_of_integers_agree_with_the_twin_and_wrap(seed: int) -> None:
 
 
 @pytest.mark.parametrize("seed", range(25))
-def test_streams_of_floats_agree_with_the_twin(seed: int) -> None:
+def test_streams_of_floats_agree_with_the_reference(seed: int) -> None:
     generator = random.Random(seed)
     options = chosen(generator, "float32")
     rack = Rack(options, generator.randrange(4), drawn_exchange(generator, seed))
@@ -142,7 +145,7 @@ def test_streams_of_floats_agree_with_the_twin(seed: int) -> None:
 
 
 def test_values_that_are_not_finite_stop_everybody() -> None:
-    options = twin.Options(1, 3, 2, 4, 2, element="float32", timeout=50_000)
+    options = reference.Options(1, 3, 2, 4, 2, element="float32", timeout=50_000)
     rack = Rack(options, 0, Exchange(1, 0.1, 0.1, 0.1))
     inputs = [np.ones(40, np.float32) for _ in range(3)]
     inputs[1][21] = np.inf
@@ -152,7 +155,7 @@ def test_values_that_are_not_finite_stop_everybody() -> None:
 
 
 def test_a_silent_worker_is_named_and_the_others_give_up() -> None:
-    options = twin.Options(1, 3, 2, 4, 2, timeout=50_000, give_up_timeout=2_000_000)
+    options = reference.Options(1, 3, 2, 4, 2, timeout=50_000, give_up_timeout=2_000_000)
     exchange = Exchange(1, 0, 0, 0)
     rack = Rack(options, 0, exchange)
     del exchange.nodes[1]

@@ -134,7 +134,9 @@ def orders() -> dict[str, str]:
             except InputError as error:
                 programs.update(str(error).encode())
                 continue
-            programs.update(" ".join(map(str, itertools.chain(*made.devices, sorted(made.at_once)))).encode())
+            programs.update(
+                " ".join(map(str, itertools.chain(*made.devices, sorted(made.co_scheduled)))).encode()
+            )
         found[name] = programs.hexdigest()
     return found
 

@@ -138,7 +138,7 @@ def test_passes_that_run_at_once_follow_each_other() -> None:
     with pytest.raises(
         InputError, match="0F0 and 0F2 that run at once one behind the other, found them apart"
     ):
-        PipelineOrder(devices=programs, stages=4, micro_batches=4, at_once=wrong)
+        PipelineOrder(devices=programs, stages=4, micro_batches=4, co_scheduled=wrong)
     with pytest.raises(InputError, match="found 3: take 4"):
         dual_pipe_v(2, 3)
 
@@ -151,7 +151,7 @@ def test_orders_survive_pytorchs_file() -> None:
 def test_files_are_read_as_pytorch_writes_them() -> None:
     order = read_order_csv("0F0,,0F1,0I0,(0W0;0B1)OVERLAP_F_B\n")
     assert [str(each) for each in order.devices[0]] == ["0F0", "0F1", "0I0", "0W0", "0B1"]
-    assert [tuple(map(str, pair)) for pair in order.at_once] == [("0W0", "0B1")]
+    assert [tuple(map(str, pair)) for pair in order.co_scheduled] == [("0W0", "0B1")]
 
 
 @pytest.mark.parametrize(
@@ -279,7 +279,7 @@ def test_all_orders_run_and_are_read_again(name: str, ranks: int) -> None:
 def test_three_passes_at_once_share_a_cell() -> None:
     text = "0F0,0F1,(0B0;0F2;0B1)OVERLAP_F_B,0B2\n"
     order = read_order_csv(text)
-    assert (StagePass(0, Work.FORWARD, 2), StagePass(0, Work.BACKWARD, 1)) in order.at_once
+    assert (StagePass(0, Work.FORWARD, 2), StagePass(0, Work.BACKWARD, 1)) in order.co_scheduled
     assert order_csv(order) == text
 
 

@@ -123,9 +123,9 @@ def test_what_overlaps_takes_less_and_says_what_is_left() -> None:
     assert ahead.seconds < 0.75 * plain.seconds
     assert ahead.parts["gradients"] < plain.parts["gradients"]
     assert next(iter(ahead.exposed)) == "dp all_gather on NIC"
-    with pytest.raises(InputError, match="share out for overlap fsdp, found none"):
+    with pytest.raises(InputError, match="shard for overlap fsdp, found none"):
         simulated(LAYOUT, overlap="fsdp")
-    with pytest.raises(InputError, match="found them shared out: take fsdp"):
+    with pytest.raises(InputError, match="found them sharded: take fsdp"):
         simulated(sharded, overlap="megatron")
     with pytest.raises(InputError, match="expected an overlap"):
         simulated(LAYOUT, overlap="all")
@@ -322,7 +322,7 @@ def test_passes_that_run_at_once_hide_exchanges() -> None:
     )
     step = Step(stages=((block, block),) * 8, micro_batches=16)
     together = simulate_step(step, order)
-    apart = simulate_step(step, replace(order, at_once=frozenset()))
+    apart = simulate_step(step, replace(order, co_scheduled=frozenset()))
     assert together.seconds >= together.lower_bound_seconds - 1e-9
     assert together.seconds < 0.85 * apart.seconds
     assert together.parts["experts"] < 0.6 * apart.parts["experts"]

@@ -1,4 +1,4 @@
-"""Graphs of tasks: the native simulator against its twin, what it refuses, and what no order can beat."""
+"""Graphs of tasks: the native simulator against its reference, what it refuses, and what no order can beat."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def graph_of(seed: int, *, shared: bool = False, windows: int = 0) -> TaskGraph:
 
 
 @pytest.mark.parametrize("shared", [False, True], ids=["streams", "shared links"])
-def test_the_native_simulator_agrees_with_its_twin(shared: bool) -> None:
+def test_the_native_simulator_agrees_with_its_reference(shared: bool) -> None:
     for seed in range(400):
         graph = graph_of(seed, shared=shared)
         times = run_tasks(graph)
@@ -64,7 +64,7 @@ def test_the_native_simulator_agrees_with_its_twin(shared: bool) -> None:
 
 
 @pytest.mark.parametrize("windows", [1, 2])
-def test_windows_agree_with_the_twin(windows: int) -> None:
+def test_windows_agree_with_the_reference(windows: int) -> None:
     for seed in range(400):
         graph = graph_of(seed, windows=windows)
         times = run_tasks(graph)

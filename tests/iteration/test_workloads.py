@@ -1,4 +1,4 @@
-"""Models as workloads: published sizes, rows of layers that add up, and times on devices."""
+"""Models as workloads: published sizes, sequential models that add up, and times on devices."""
 
 from __future__ import annotations
 
@@ -206,7 +206,7 @@ def test_memory_of_experts_and_shards() -> None:
     assert spread.parameters == pytest.approx(
         2 * (model.dense_parameters + words + model.routed_parameters / 8)
     )
-    # ZeRO (SC 2020), figure 1: 2 and 2 and 12 bytes for each weight, of which stages share out 12, 14, 16.
+    # ZeRO (SC 2020), figure 1: 2 and 2 and 12 bytes for each weight, of which stages shard 12, 14, 16.
     gpt = Transformer(layers=1, hidden=1024, heads=8, ffn=4096, seq=8, vocab=7_488_000)
     weights = gpt.dense_parameters + gpt.vocab * gpt.hidden
     for shard, factor in ((Shard.NONE, 16), (Shard.ZERO1, 4 + 12 / 64), (Shard.ZERO2, 2 + 14 / 64)):

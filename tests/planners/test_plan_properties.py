@@ -88,13 +88,13 @@ def test_attains_the_optimum_thoroughly(problem: Problem) -> None:
 
 
 @pytest.mark.parametrize("block", range(20))
-def test_attains_the_bound_of_the_twin(block: int) -> None:
+def test_attains_the_bound_of_the_reference(block: int) -> None:
     for seed in range(block * 50, block * 50 + 50):
         check(seeded_problem(seed, BALANCED_FAMILIES))
 
 
 @pytest.mark.parametrize("block", range(5))
-def test_attains_the_optimum_of_the_twin_where_copying_would_help(block: int) -> None:
+def test_attains_the_optimum_of_the_reference_where_copying_would_help(block: int) -> None:
     for seed in range(block * 10, block * 10 + 10):
         for collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
             check(Problem(topology=seeded(seed, (slow_uplinks,), 9), collective=collective))
@@ -102,7 +102,7 @@ def test_attains_the_optimum_of_the_twin_where_copying_would_help(block: int) ->
 
 @pytest.mark.slow
 @pytest.mark.parametrize("block", range(20))
-def test_attains_the_optimum_of_the_twin_thoroughly(block: int) -> None:
+def test_attains_the_optimum_of_the_reference_thoroughly(block: int) -> None:
     for seed in range(10**6 + block * 500, 10**6 + block * 500 + 500):
         check(seeded_problem(seed, CONNECTED_FAMILIES))
 

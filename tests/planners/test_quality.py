@@ -21,7 +21,7 @@ from coppice.bounds.tree_units import exact_units
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative, alternatives, preferred
-from coppice.planners.choice import Choice, Made
+from coppice.planners.choice import PlannerOptions, PlannerOutput
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
 from coppice.schedule.explanation import plan_loads
@@ -169,14 +169,14 @@ class TestSameBytes:
     @pytest.mark.parametrize("seed", range(12))
     def test_in_one_process(self, seed: int) -> None:
         problem = seeded_problem(seed, BALANCED_FAMILIES)
-        twin = replace(
+        reference = replace(
             problem,
             topology=Topology.of(
                 problem.topology.name, problem.topology.nodes(), list(problem.topology.links())[::-1]
             ),
         )  # the order in which links are given is no input
         texts = set()
-        for posed in (problem, problem, twin):
+        for posed in (problem, problem, reference):
             forest = plan_forest(posed)
             inv_rate = forest_loads(forest, posed.weights).inv_rate
             texts.add(encode_plan(Plan(problem=posed, inv_rate=inv_rate, forest=forest)))
@@ -235,7 +235,7 @@ TOLERANCES = [Fraction(0), Fraction(1, 100), Fraction(1, 10), Fraction(1, 3)]
 
 
 def expected_trees(problem: Problem, tolerance: Fraction) -> int | None:
-    """The least k by a linear scan with the slow twin; None where a switch has more out than in on the way."""
+    """The least k by a linear scan with the slow reference; None where a switch has more out than in on the way."""
     network, supply = broadcast_view(problem), supply_of(problem)
     if not network.can_forward_all():
         return None
@@ -397,7 +397,7 @@ def test_spines_that_are_needed_are_used() -> None:
     assert busiest(made.plan, "spine") > 0
 
 
-def choice_of(problem: Problem, **options: object) -> Choice:
+def choice_of(problem: Problem, **options: object) -> PlannerOptions:
     given = {
         "algorithm": None,
         "parameters": {},
@@ -407,7 +407,7 @@ def choice_of(problem: Problem, **options: object) -> Choice:
         "tolerance": None,
         "in_network": False,
     }
-    return Choice.of(problem, **{**given, **options})
+    return PlannerOptions.of(problem, **{**given, **options})
 
 
 def listed(problem: Problem, **options: object) -> list[Alternative]:
@@ -459,7 +459,8 @@ def test_a_request_that_says_what_it_wants_gets_that(dead_nic, options, name):
 def test_the_worst_loss_decides_for_several_sizes(found):
     table = {("a", 1): 1.0, ("a", 2): 30.0, ("b", 1): 1.5, ("b", 2): 20.0, ("c", 1): 9.0, ("c", 2): 19.0}
     plans = {
-        name: Alternative(name=name, made=Made(body=found[0].made.body, parameters={})) for name in "abc"
+        name: Alternative(name=name, made=PlannerOutput(body=found[0].made.body, parameters={}))
+        for name in "abc"
     }
     order = iter([name for name in "abc" for _ in (1, 2)])
     chosen = preferred(plans.values(), [1, 2], lambda _, size: table[next(order), size])

@@ -286,7 +286,7 @@ def test_exact_tours_and_paths_against_all_orders(size: int) -> None:
 
 
 @pytest.mark.parametrize("size", range(2, 10))
-def test_exact_tours_are_those_of_the_slow_twin(size: int) -> None:
+def test_exact_tours_are_those_of_the_slow_reference(size: int) -> None:
     rng = np.random.default_rng(size)
     for _ in range(10):
         cost = rng.integers(1, 6, (size, size)).astype(np.float64)  # many tours are equally cheap

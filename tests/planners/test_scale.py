@@ -313,7 +313,7 @@ class TestSubsets:
 
     @pytest.mark.parametrize("relays", [False, True])
     @pytest.mark.parametrize("block", range(4))
-    def test_random_subsets_against_the_twin(self, block: int, *, relays: bool) -> None:
+    def test_random_subsets_against_the_reference(self, block: int, *, relays: bool) -> None:
         planned = 0
         for seed in range(block * 15, block * 15 + 15):
             whole = seeded(seed, CONNECTED_FAMILIES, 9)

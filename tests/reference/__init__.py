@@ -1,1 +1,1 @@
-"""Slow, readable twins of the native core: one idea a file, exact, nothing taken from the core."""
+"""Slow, readable references of the native core: one idea a file, exact, nothing taken from the core."""

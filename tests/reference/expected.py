@@ -1,4 +1,4 @@
-"""What the twins expect of a whole problem, collectives that reduce included.
+"""What the references expect of a whole problem, collectives that reduce included.
 
 A reduce tree is a broadcast tree with every link turned round, so reduce-scatter and reduce on a graph are
 all-gather and broadcast on the transposed one. The cut of a collective that reduces is reported as the side S
@@ -25,7 +25,7 @@ def broadcast_view(problem: Problem) -> Network:
 
 
 def expected_inv_rate(problem: Problem) -> Fraction | None:
-    """Time per shard at the cut bound, by the twin; None where the problem is impossible."""
+    """Time per shard at the cut bound, by the reference; None where the problem is impossible."""
     best = optimum(broadcast_view(problem), supply_of(problem))
     return None if best is None else best.inv_rate
 

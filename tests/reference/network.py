@@ -1,6 +1,6 @@
 """The plainest form of a planning problem: nodes, terminals, exact capacities, and who sends how much.
 
-The twins work on this form only, so that they share no code with what they check. Capacities are Fractions in
+The references work on this form only, so that they share no code with what they check. Capacities are Fractions in
 GB/s per directed link; terminals are the nodes that hold a rank, in rank order; all other nodes only forward.
 """
 

@@ -1,6 +1,6 @@
 """Writes messages down step by step, keeping for every value who wrote it last and who has read it since.
 
-The slow twin of :mod:`coppice.program.dialects.thread_blocks.emit`, of the same interface and with the same results.
+The slow reference of :mod:`coppice.program.dialects.thread_blocks.emit`: same interface, same results.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""MSCCL XML row by row and line by line: the slow twin of the writer in numpy, for all that stands below ``<algo>``."""
+"""MSCCL XML row by row and line by line: the slow reference of the writer in numpy, for all below ``<algo>``."""
 
 from __future__ import annotations
 

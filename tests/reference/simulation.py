@@ -1,4 +1,4 @@
-"""The simulator's plain twin: quadratic, row by row, straight from the definition of a schedule's messages.
+"""The simulator's plain reference: quadratic, row by row, straight from the definition of a schedule's messages.
 
 Every message keeps the list of all moments that it waits for, every waiting message is looked at whenever anything
 happens, and fair rates are found by raising all of them together. Durations are rounded as the simulator rounds them

@@ -1,4 +1,4 @@
-"""The cheapest closed tour by dynamic programming over subsets, subset by subset: twin of cpp/graph/tour.cc."""
+"""The cheapest closed tour by dynamic programming over subsets, subset by subset: reference of cpp/graph/tour.cc."""
 
 from __future__ import annotations
 

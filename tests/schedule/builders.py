@@ -1,4 +1,4 @@
-"""Hand-made topologies and forests with known figures, and a slow, readable twin of the verifier."""
+"""Hand-made topologies and forests with known figures, and a slow, readable reference of the verifier."""
 
 from __future__ import annotations
 

@@ -240,7 +240,7 @@ NS = 1000.0
 
 @settings(max_examples=150, deadline=None)
 @given(schedules(), SIZES, models(sharing=Sharing.FIFO), st.integers(1, 4))
-def test_turns_equal_the_twin_to_the_last_bit(
+def test_turns_equal_the_reference_to_the_last_bit(
     schedule: Schedule, size: int, model: Model, pieces: int
 ) -> None:
     found = simulate(schedule, size, model=model, pieces=pieces)
@@ -258,7 +258,7 @@ def test_turns_equal_the_twin_to_the_last_bit(
 
 @settings(max_examples=150, deadline=None)
 @given(schedules(), SIZES, models(sharing=Sharing.FAIR))
-def test_fair_shares_equal_the_twin(schedule: Schedule, size: int, model: Model) -> None:
+def test_fair_shares_equal_the_reference(schedule: Schedule, size: int, model: Model) -> None:
     found, expected = simulate(schedule, size, model=model), simulated(schedule, size, model)
     assert found.start_us.tolist() == pytest.approx([message.start / NS for message in expected], abs=1e-6)
     assert found.finish_us.tolist() == pytest.approx([message.done / NS for message in expected], abs=1e-6)

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from coppice.training.torch.chunked.sections import ParallelSection
+from coppice.training.torch.chunked.sections import TensorParallelModule
 
 WIDTH, HEADS, WORDS, LENGTH = 16, 4, 13, 6
 
@@ -56,7 +56,7 @@ def transformer(
                     inner = Attention(HEADS // share) if attends else Perceptron(4 * WIDTH // share)
                 cut(whole, inner, share, place)
             bias = nn.Parameter(torch.randn(WIDTH) / 10)
-            rows.append(ParallelSection(inner, norm=nn.LayerNorm(WIDTH), bias=bias, group=group))
+            rows.append(TensorParallelModule(inner, norm=nn.LayerNorm(WIDTH), bias=bias, group=group))
     rows.append(nn.Linear(WIDTH, WORDS))
     return nn.Sequential(*rows)
 

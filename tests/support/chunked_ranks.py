@@ -18,13 +18,13 @@ from overlap_ranks import main
 from torch.nn.parallel import DistributedDataParallel
 
 from coppice.errors import CheckError, InputError
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.topology.presets import preset
-from coppice.training.torch.chunked.carrying import carry_out, collective_graph, network_channels
-from coppice.training.torch.chunked.grids import MotifGroups
-from coppice.training.torch.chunked.orders import CarriedPlan, agreed_plan, require_agreed
+from coppice.training.torch.chunked.execution import collective_graph, execute_plan, network_channels
+from coppice.training.torch.chunked.grids import PhaseGroups
+from coppice.training.torch.chunked.orders import OrderedPlan, agreed_plan, require_agreed
 from coppice.training.torch.chunked.sharded import ShardedWeights
 from coppice.training.torch.chunked.templates import COLLECTIVES, CollectiveBuffers
 from coppice.training.torch.overlap.scheduling import schedule
@@ -84,18 +84,18 @@ def result(buffers: CollectiveBuffers) -> torch.Tensor:
 
 
 def cases(
-    ranks: list[int], groups: MotifGroups, *, every: bool
-) -> Iterator[tuple[str, MotifPlan, CollectiveBuffers]]:
-    """Every collective and way, in some numbers of pieces and lengths."""
+    ranks: list[int], groups: PhaseGroups, *, every: bool
+) -> Iterator[tuple[str, WholePlan, CollectiveBuffers]]:
+    """Every collective and decomposition, in some numbers of pieces and lengths."""
     cuts = itertools.product((1, 2, 3, 8), (24, 13, 2)) if every else [(1, 24), (3, 13)]
     for kind, (pieces, length) in itertools.product(COLLECTIVES, cuts):
         graph = collective_graph({"own": collective(kind, length, ranks)}, groups, network=TWO_CHANNELS)
-        for way, label in enumerate(graph.operations[0].labels):
-            motifs = graph.operations[0].ways[way]
-            channels = tuple((number + pieces) % len(motif.channels) for number, motif in enumerate(motifs))
-            choice = MotifChoice(pieces=pieces, way=way, channels=channels)
+        for decomposition, label in enumerate(graph.operations[0].labels):
+            phases = graph.operations[0].decompositions[decomposition]
+            channels = tuple((number + pieces) % len(phase.channels) for number, phase in enumerate(phases))
+            choice = OperationChoice(pieces=pieces, decomposition=decomposition, channels=channels)
             name = f"{kind}, {label}, {pieces} of {length}"
-            yield name, MotifPlan(choices={"own": choice}), collective(kind, length, ranks)
+            yield name, WholePlan(choices={"own": choice}), collective(kind, length, ranks)
 
 
 def templates(rank: int, size: int, folder: Path, *, every: bool = True) -> dict[str, Any]:
@@ -107,15 +107,15 @@ def templates(rank: int, size: int, folder: Path, *, every: bool = True) -> dict
             made = dist.new_group(ranks)
             if rank in ranks:
                 GROUPS[tuple(ranks)] = made
-    boxes = MotifGroups(ranks_of_box=2)
+    boxes = PhaseGroups(ranks_of_box=2)
     labels = set()
     rows = [list(range(size)), *map(list, GROUPS)]
     for ranks in rows:
         for name, plan, buffers in cases(ranks, boxes, every=every):
             wanted = plain(buffers, ranks)
             work = {"own": buffers}
-            carried = CarriedPlan.of(collective_graph(work, boxes, network=TWO_CHANNELS), plan)
-            carry_out(carried, work, boxes)
+            ordered = OrderedPlan.of(collective_graph(work, boxes, network=TWO_CHANNELS), plan)
+            execute_plan(ordered, work, boxes)
             if not torch.equal(result(buffers), wanted):
                 found["wrong"].append(f"{name}, ranks {ranks}")
             found["cases"] += 1
@@ -124,8 +124,10 @@ def templates(rank: int, size: int, folder: Path, *, every: bool = True) -> dict
         wanted = plain(again, ranks)
         work = {"own": again}
         graph = collective_graph(work, boxes, network=TWO_CHANNELS)
-        way = len(graph.operations[0].ways) - 1
-        carry_out(CarriedPlan.of(graph, MotifPlan(choices={"own": MotifChoice(4, way)})), work, boxes)
+        decomposition = len(graph.operations[0].decompositions) - 1
+        execute_plan(
+            OrderedPlan.of(graph, WholePlan(choices={"own": OperationChoice(4, decomposition)})), work, boxes
+        )
         apart = float((again.tensor - wanted).abs().max())
         found["exact" if len(ranks) == 2 else "near"] = apart
     found["labels"] = sorted(labels)
@@ -157,17 +159,19 @@ def shared_by_two(rank: int, size: int) -> tuple[dist.ProcessGroup, dist.Process
 
 
 class Forced(WholePolicy):
-    """A plan that uses everything: pieces, the last way of each collective, and an order of its own."""
+    """A plan that uses everything: pieces, the last decomposition of each collective, and an order of its own."""
 
     name = "forced"
     about = assumes = "tests"
     beside = True
 
-    def plan(self, graph: OperationGraph) -> MotifPlan:
+    def plan(self, graph: OperationGraph) -> WholePlan:
         """Everything in three pieces; what is decided last goes first."""
         decisions = graph.decisions()
-        return MotifPlan(
-            choices={name: MotifChoice(3, len(each.ways) - 1) for name, each in decisions.items()},
+        return WholePlan(
+            choices={
+                name: OperationChoice(3, len(each.decompositions) - 1) for name, each in decisions.items()
+            },
             ranks={name: -number for number, name in enumerate(decisions)},
         )
 
@@ -219,8 +223,8 @@ def training(
                 norms.append(float(torch.nn.utils.clip_grad_norm_(whole.parameters(), 1e9)))
             for each in (optimizer, plain):
                 each.step()
-            carried = at_work.carried
-            orders.append(at_work.launched == {each: carried.names(each) for each in at_work.launched})
+            ordered = at_work.ordered
+            orders.append(at_work.launched == {each: ordered.names(each) for each in at_work.launched})
             if step == 12:
                 torch.save([model.state_dict(), optimizer.state_dict()], folder / f"{name}-{rank}.pt")
         with torch.no_grad():
@@ -233,10 +237,10 @@ def training(
             "norms": abs(norms[0] - norms[1]),
             "orders": all(orders),
             "launched": at_work.launched,
-            "choices": {each: list(choice) for each, choice in carried.plan.choices.items()},
+            "choices": {each: list(choice) for each, choice in ordered.plan.choices.items()},
             "predicted": at_work.predicted_seconds,
-            "plain": carried.graph.seconds(),
-            "digest": carried.digest(),
+            "plain": ordered.graph.seconds(),
+            "digest": ordered.digest(),
             "keys": list(weights[name]) == keys,
             "most": max(most, default=0),
             "kept": sum(p.numel() for p in model.parameters()),
@@ -270,7 +274,7 @@ def training(
             loss_of(again, words(step, replicas * ROWS), mine).backward()
             resumed.step()
         found[name]["resumed"] = distance(again, model, 1, 0)
-        found[name]["same plan"] = resumed.schedule.carried.digest() == carried.digest()
+        found[name]["same plan"] = resumed.schedule.ordered.digest() == ordered.digest()
         resumed.close()
     return found
 
@@ -296,7 +300,7 @@ def _watched(sharded: Sequence[ShardedWeights]) -> list[int]:
 def carried(rank: int, size: int, folder: Path) -> dict[str, Any]:
     """A plan with computation, its order, orders that are not legal, and ranks that do not agree."""
     del folder
-    groups = MotifGroups(ranks_of_box=size // 2)
+    groups = PhaseGroups(ranks_of_box=size // 2)
     x, tokens, far = torch.zeros(24), torch.full((8 * size,), float(rank)), torch.zeros(8 * size)
     work: dict[str, Any] = {
         "sums": CollectiveBuffers("all_reduce", x),
@@ -312,7 +316,7 @@ def carried(rank: int, size: int, folder: Path) -> dict[str, Any]:
     operations = (
         GraphOperation(
             name="layer",
-            ways=((Motif(kind="compute", amount=1e-3, channels=("device",)),),),
+            decompositions=((Phase(kind="compute", amount=1e-3, channels=("device",)),),),
             decision="sums",
             group="sums",
         ),
@@ -324,7 +328,7 @@ def carried(rank: int, size: int, folder: Path) -> dict[str, Any]:
     found: dict[str, Any] = {"said": []}
     for policy, settings in (("syndicate", {"budget": 200}), ("centauri", {"most_pieces": 4})):
         plan = agreed_plan(graph, policy, **settings)
-        launched = carry_out(plan, {**work, "layer": compute}, groups)
+        launched = execute_plan(plan, {**work, "layer": compute}, groups)
         found[policy] = {
             "launched": launched,
             "planned": {channel: plan.names(channel) for channel in channels},
@@ -333,8 +337,8 @@ def carried(rank: int, size: int, folder: Path) -> dict[str, Any]:
             "tokens": far.tolist() == [float(each) for each in range(size) for _ in range(8)],
         }
     # By hand: the sum of a piece is under way while the next one is computed.
-    plan = CarriedPlan.of(graph, MotifPlan(choices={"sums": MotifChoice(4, 2 if size > 2 else 1)}))
-    carry_out(plan, {**work, "layer": compute}, groups)
+    plan = OrderedPlan.of(graph, WholePlan(choices={"sums": OperationChoice(4, 2 if size > 2 else 1)}))
+    execute_plan(plan, {**work, "layer": compute}, groups)
     pieces = [sum(other + piece for other in range(size)) for piece in range(4)]
     found["sums"] = x.tolist() == [float(each) for each in pieces for _ in range(6)]
     first = [each.split()[0] for each in plan.names()]
@@ -348,17 +352,17 @@ def carried(rank: int, size: int, folder: Path) -> dict[str, Any]:
         place = {task: at for at, task in enumerate(order)}
         lawful = all(place[other] < place[task] for task in place for other in plan.tasks[task].after)
         try:
-            CarriedPlan.of(graph, plan.plan, sequence=order)
+            OrderedPlan.of(graph, plan.plan, sequence=order)
             legal += lawful
         except InputError as error:
             refused += not lawful and "the order is not legal" in str(error)
     found["mutations"] = [refused, legal, refused + legal]
     unlike = {"sums": collective("all_reduce", 8 + rank, list(range(size)))}
     attempts: list[Any] = [
-        lambda: CarriedPlan.of(graph, plan.plan, sequence=plan.sequence[1:]),
-        lambda: carry_out(plan, work, groups),
+        lambda: OrderedPlan.of(graph, plan.plan, sequence=plan.sequence[1:]),
+        lambda: execute_plan(plan, work, groups),
         lambda: agreed_plan(collective_graph(unlike, groups), "syndicate"),
-        lambda: require_agreed(CarriedPlan.of(graph, MotifPlan(choices={"sums": MotifChoice(1 + rank)}))),
+        lambda: require_agreed(OrderedPlan.of(graph, WholePlan(choices={"sums": OperationChoice(1 + rank)}))),
         lambda: agreed_plan(graph, "lina"),
         lambda: collective_graph(work, groups, network={"wire": (1.0, 1.0)}),
     ]

@@ -33,7 +33,7 @@ from coppice.training.torch import (
 )
 from coppice.training.torch.mixture import packing
 from coppice.training.torch.mixture.exchanges import DirectExchanges
-from coppice.training.torch.mixture.line import EXCHANGE
+from coppice.training.torch.mixture.network_queue import EXCHANGE
 
 STEPS, ROWS, WIDTH = 20, 6, 8
 NETWORK = (1e6, 1e-5)
@@ -151,9 +151,9 @@ def train(rank: int, size: int, folder: Path, alone: dict[str, nn.Module]) -> di
         found[name] = {
             "distance": distance(model, plain),
             "keys": set(model.state_dict()) <= keys,
-            "started": made.line.started,
-            "planned": planned_names(made, made.line.started),
-            "told": made.line.told,
+            "started": made.queue.started,
+            "planned": planned_names(made, made.queue.started),
+            "told": made.queue.told,
             "pieces": made.plan.token_pieces,
             "sums": len(made.plan.sums),
             "predicted": made.predicted_seconds,
@@ -219,7 +219,7 @@ def exchanges(rank: int, size: int) -> dict[str, Any]:
     for model, optimizer, own in zip(models, optimizers, ({}, {"topology": network}), strict=True):
         schedule(model, optimizer, "lina", network=NETWORK, recorded=2, token_pieces=2, **own)
     # Blocks of a few tokens are too small to be planned, unless one asks for it.
-    optimizers[1].schedule.line._exchange._least_bytes = 0
+    optimizers[1].schedule.queue._exchange._least_bytes = 0
     for step in range(STEPS // 2):
         xs, ys = batch(step, size)
         for model, optimizer in zip(models, optimizers, strict=True):
@@ -227,7 +227,7 @@ def exchanges(rank: int, size: int) -> dict[str, Any]:
             nn.functional.mse_loss(model(xs[rank]), ys[rank]).backward()
             optimizer.step()
     found["trained"] = distance(*models)
-    found["plans"] = optimizers[1].schedule.line._exchange.planned
+    found["plans"] = optimizers[1].schedule.queue._exchange.planned
     for optimizer in optimizers:
         optimizer.close()
     return found

@@ -109,7 +109,7 @@ def served(rank: int, size: int, addresses: list[str]) -> dict[str, Any]:
         found[f"{name} {number}"] = {
             "distance": distance(model, plain),
             "ordered": made.launched == planned and set(planned) == {"up", "down"},
-            "carrier": type(made._carrier).__name__,
+            "executor": type(made._executor).__name__,
             "messages": len(made.plan.messages),
         }
         optimizer.close()

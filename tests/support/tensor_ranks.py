@@ -16,7 +16,7 @@ from torch import nn
 from torch.fx.experimental.proxy_tensor import make_fx
 
 from coppice.errors import CheckError, InputError
-from coppice.iteration.policies.tensor.ring_products import RingProduct, carried_out
+from coppice.iteration.policies.tensor.ring_products import RingProduct, execution_order
 from coppice.iteration.running import run_tasks
 from coppice.training.torch import tensor_overlap
 
@@ -181,7 +181,7 @@ def described(overlap: Any) -> list[dict[str, Any]]:
             names = {1: " down", -1: "", 0: ""}
             said["expected"] = [
                 f"{doing} {steps[number].kind} {steps[number].step}{names[steps[number].way]}"
-                for doing, number in carried_out(steps)
+                for doing, number in execution_order(steps)
             ]
             graph = region.plan.graph()
         else:

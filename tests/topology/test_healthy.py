@@ -36,7 +36,7 @@ def links(topology: Topology) -> list[Link]:
 
 
 @pytest.mark.parametrize("name", WHOLE)
-def test_a_whole_network_has_no_twin(name: str) -> None:
+def test_a_whole_network_has_no_counterpart(name: str) -> None:
     assert without_fault(WHOLE[name]()) is None
 
 
@@ -72,7 +72,7 @@ def test_a_lost_gpu_is_restored_under_another_name(name: str) -> None:
     assert found == {(link.src, link.dst, link.gb_per_s) for link in whole.links()}
 
 
-def test_several_faults_have_no_twin() -> None:
+def test_several_faults_have_no_counterpart() -> None:
     whole = rails()
     slow = set_link_rate(whole, "box5/gpu3", "rail3/leaf1", "50%")
     assert without_fault(slow) is not None

@@ -206,7 +206,9 @@ def test_images_products_and_inverses(first, second):
 
 def damaged(symmetry: Symmetry, what: str, node: int) -> Symmetry:
     """The symmetry of two boxes with one thing wrong; ``node`` holds a rank."""
-    if what == "link":  # exchanging two GPUs of one box is no automorphism of the pair with its twin plane
+    if (
+        what == "link"
+    ):  # exchanging two GPUs of one box is no automorphism of the pair with its reference plane
         swapped = symmetry.generators.copy()
         swapped[0, [3, 4]] = swapped[0, [4, 3]]
         return replace(symmetry, generators=swapped)

@@ -16,7 +16,7 @@ from torch import nn  # noqa: E402
 from torch.optim.swa_utils import AveragedModel  # noqa: E402
 
 from coppice.errors import InputError  # noqa: E402
-from coppice.training.torch import MixtureOfExperts, ParallelSection, pipeline, schedule  # noqa: E402
+from coppice.training.torch import MixtureOfExperts, TensorParallelModule, pipeline, schedule  # noqa: E402
 from coppice.training.torch.chunked.sharded import ShardedWeights  # noqa: E402
 
 POLICIES = (
@@ -91,11 +91,11 @@ def test_copies_are_plain_models_with_the_weights_after_all_updates(policy: str)
     """Copied between step() and the next forward pass, when late updates are still to be made."""
     model, optimizer = _scheduled(policy)
     train(model, optimizer)
-    twin, own = copy.deepcopy((model, optimizer))
+    copied, own = copy.deepcopy((model, optimizer))
     assert type(own) is torch.optim.AdamW
-    assert hooks(twin) == 0
-    assert {type(each) for each in twin.parameters()} == {nn.Parameter}
-    assert distance(twin, plain()) == 0
+    assert hooks(copied) == 0
+    assert {type(each) for each in copied.parameters()} == {nn.Parameter}
+    assert distance(copied, plain()) == 0
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
@@ -103,10 +103,10 @@ def test_copies_are_plain_models_with_the_weights_after_all_updates(policy: str)
     part = copy.deepcopy(model[0])
     train(model, optimizer, range(STEPS, 2 * STEPS))
     assert distance(part, plain()[0]) == 0
-    train(twin, own, range(20, 20 + STEPS))  # alone: no message of the schedule goes
+    train(copied, own, range(20, 20 + STEPS))  # alone: no message of the schedule goes
     optimizer.flush()
     assert distance(model, plain(range(2 * STEPS))) < 1e-7
-    assert distance(twin, plain(range(STEPS), range(20, 20 + STEPS))) < 1e-7
+    assert distance(copied, plain(range(STEPS), range(20, 20 + STEPS))) < 1e-7
     optimizer.close()
     assert hooks(model) == 0
     assert "__reduce_ex__" not in {name for each in model.modules() for name in vars(each)}
@@ -224,7 +224,7 @@ class _Mixture(nn.Module):
 def _sections() -> nn.Module:
     torch.manual_seed(1)
     inner = (nn.Sequential(nn.Linear(6, 8), nn.GELU(), nn.Linear(8, 6)) for _ in range(2))
-    return nn.Sequential(*(ParallelSection(each, norm=nn.LayerNorm(6)) for each in inner))
+    return nn.Sequential(*(TensorParallelModule(each, norm=nn.LayerNorm(6)) for each in inner))
 
 
 def _mixture() -> nn.Module:
@@ -251,20 +251,20 @@ def test_mixtures_and_plans_of_the_whole_step(
         return model, optimizer
 
     model, optimizer = trained(STEPS, scheduled=True)
-    twin, own = copy.deepcopy((model, optimizer))
+    copied, own = copy.deepcopy((model, optimizer))
     file = io.BytesIO()
     torch.save(model, file)
     file.seek(0)
     averaged = AveragedModel(model)
     averaged.update_parameters(model)
-    for each in (model, twin, torch.load(file, weights_only=False), averaged.module):
+    for each in (model, copied, torch.load(file, weights_only=False), averaged.module):
         assert distance(each, trained(STEPS, scheduled=False)[0]) < 1e-6
-    train(twin, own, range(STEPS, 2 * STEPS))
+    train(copied, own, range(STEPS, 2 * STEPS))
     train(model, optimizer, range(STEPS, 2 * STEPS))
     wanted = trained(2 * STEPS, scheduled=False)[0]
-    assert distance(twin, wanted) < 1e-6
+    assert distance(copied, wanted) < 1e-6
     assert distance(model, wanted) < 1e-6
-    assert hooks(twin) == 0
+    assert hooks(copied) == 0
 
 
 def test_sections_of_which_a_rank_has_a_part_are_not_copied() -> None:
@@ -289,12 +289,12 @@ def test_stages_of_a_pipeline_are_copied_after_their_updates(order: str) -> None
     module = training.stages[0].module
     for number in range(STEPS):
         training.step(batch(number), batch(number))
-    twin = copy.deepcopy(module)
+    copied = copy.deepcopy(module)
     file = io.BytesIO()
     torch.save(module, file)
     file.seek(0)
-    for each in (twin, torch.load(file, weights_only=False)):
+    for each in (copied, torch.load(file, weights_only=False)):
         assert distance(each, plain()) < 1e-6
     training.step(batch(0), batch(0))
-    assert distance(twin, plain()) < 1e-6
+    assert distance(copied, plain()) < 1e-6
     training.close()

@@ -24,7 +24,7 @@ from coppice.topology.presets import preset  # noqa: E402
 from coppice.training.torch import MixtureOfExperts  # noqa: E402
 from coppice.training.torch.mixture.inference import PlacedExperts  # noqa: E402
 from coppice.training.torch.mixture.layer import ExpertLayout  # noqa: E402
-from coppice.training.torch.mixture.line import EXCHANGE, NetworkLine  # noqa: E402
+from coppice.training.torch.mixture.network_queue import EXCHANGE, NetworkQueue  # noqa: E402
 from coppice.training.torch.mixture.skewed import _rounds, planned_routes, quantised  # noqa: E402
 
 PROGRAM = Path(__file__).resolve().parents[1] / "support" / "mixture_ranks.py"
@@ -262,30 +262,30 @@ class Alone:
 
 def test_an_exchange_passes_sums_whose_gradients_come_later() -> None:
     """Orders that the program does not follow: what is started depends on the program alone, and nothing hangs."""
-    line = NetworkLine(torch.device("cpu"), 20.0, lambda *_: NoWork())
+    queue = NetworkQueue(torch.device("cpu"), 20.0, lambda *_: NoWork())
     try:
         rows = torch.zeros(2, 1)
         # Sum 0 is there and goes first; sum 1 is foreseen before the first exchange, and comes after the second one.
-        line.begin((0, 1, EXCHANGE, 2, EXCHANGE, 3))
-        line.ready(0, "sum 0", list)
-        first = line.post("first", rows, [1, 1], [1, 1], Alone())
+        queue.begin((0, 1, EXCHANGE, 2, EXCHANGE, 3))
+        queue.ready(0, "sum 0", list)
+        first = queue.post("first", rows, [1, 1], [1, 1], Alone())
         first.wait()
-        line.ready(2, "sum 2", list)
-        second = line.post("second", rows, [1, 1], [1, 1], Alone())
+        queue.ready(2, "sum 2", list)
+        second = queue.post("second", rows, [1, 1], [1, 1], Alone())
         second.wait()
-        line.post("third", rows, [1, 1], [1, 1], Alone()).wait()  # nobody foresaw it
-        line.ready(1, "sum 1", list)
-        line.ready(3, "sum 3", list)
-        line.drain()
-        assert line.started[:2] == ["sum 0", "first"]
-        assert line.started.index("sum 2") < line.started.index("second") < line.started.index("third")
-        assert line.started[-2:] == ["sum 1", "sum 3"]
-        line.begin((EXCHANGE, 0))
-        line.ready(0, "alone", list)
-        line.drain()  # an exchange that was foreseen does not come
-        assert line.started == ["alone"]
+        queue.post("third", rows, [1, 1], [1, 1], Alone()).wait()  # nobody foresaw it
+        queue.ready(1, "sum 1", list)
+        queue.ready(3, "sum 3", list)
+        queue.drain()
+        assert queue.started[:2] == ["sum 0", "first"]
+        assert queue.started.index("sum 2") < queue.started.index("second") < queue.started.index("third")
+        assert queue.started[-2:] == ["sum 1", "sum 3"]
+        queue.begin((EXCHANGE, 0))
+        queue.ready(0, "alone", list)
+        queue.drain()  # an exchange that was foreseen does not come
+        assert queue.started == ["alone"]
     finally:
-        line.close()
+        queue.close()
 
 
 class NoWork:

@@ -24,7 +24,7 @@ SAID = {
         "InputError: expected channels named inside or between",
     ),
     "refused": (
-        "expected a model with ParallelSection parts, found none",
+        "expected a model with TensorParallelModule parts, found none",
         "expected the `data` group",
         "expected 2 recorded iterations or more, found 1",
         "expected a plan of the whole step for all ranks, made by simulation, found `tune=True`",

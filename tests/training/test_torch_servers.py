@@ -29,7 +29,7 @@ def test_servers_train_as_one_process_would(size: int, tmp_path: Path) -> None:
             like = 0.0 if size == 2 else LIKE if name in ("p3 0", "tictac 2") else 10 * LIKE
             assert max(found["distance"], found["states"], found["resumed"]) <= like, name
             assert found["ordered"], name
-            assert found["carrier"] == "ServerCarrier"
+            assert found["executor"] == "ServerExecutor"
             assert found["messages"] > 6
         said = outcome["refused"]
         assert "found policy priority, which is not p3" in said[0]

@@ -21,12 +21,12 @@ from coppice.tuning.fit import fit_runs
 from coppice.tuning.put_signal_sweep import sweep_put_signal
 from coppice.tuning.records import read_runs
 from coppice.tuning.table import RuleTable
+from support.emulated_groups import on_emulated_device
 from support.rank_processes import rank_codes
 from support.tuning_made_runs import made_runs
-from support.twin_groups import on_twin
 
 SIZES = [1 << power for power in (10, 12, 14, 16, 18, 20)]
-WORKER = Path(__file__).parents[1] / "support" / "twin_ranks.py"
+WORKER = Path(__file__).parents[1] / "support" / "emulated_ranks.py"
 
 
 def test_rules_between_and_beyond_the_measured_sizes(tmp_path: Path) -> None:
@@ -79,7 +79,7 @@ def test_a_file_that_is_edited_wrongly_is_refused() -> None:
             decode_rules(text.encode(), file="f")
 
 
-def test_a_sweep_on_the_twin_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
+def test_a_sweep_on_the_emulated_device_goes_on_where_it_was_stopped(tmp_path: Path) -> None:
     path = tmp_path / "runs.jsonl"
 
     def sweep(algorithms: list[str], sizes: list[int], said: list[str]) -> None:
@@ -97,7 +97,7 @@ def test_a_sweep_on_the_twin_goes_on_where_it_was_stopped(tmp_path: Path) -> Non
                 cache_dir=str(tmp_path / "plans"),
             )
 
-        assert on_twin(work) == [None] * 3
+        assert on_emulated_device(work) == [None] * 3
 
     said: list[str] = []
     sweep(["forest"], [1000], said)
@@ -126,7 +126,7 @@ def test_a_sweep_on_the_twin_goes_on_where_it_was_stopped(tmp_path: Path) -> Non
 
 
 def test_from_the_command_line_by_processes(tmp_path: Path) -> None:
-    """torchrun's variables, the twin, and gloo as the library; then fit and export."""
+    """torchrun's variables, the emulated device, and gloo as the library; then fit and export."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     logs = [tmp_path / f"log{rank}" for rank in range(2)]

@@ -26,7 +26,7 @@ from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmParameter,
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.algorithms.catalogue import find
 from coppice.planners.algorithms.parts.orders import box_order
-from coppice.planners.choice import FOREST, ORDERS, Choice, make_body, optimal_planner
+from coppice.planners.choice import FOREST, ORDERS, PlannerOptions, make_body, optimal_planner
 from coppice.planners.synthesis.method import METHODS
 from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
 from coppice.schedule.files.plan_file import encode_plan, plan_of
@@ -415,7 +415,7 @@ class Bodies:
             if isinstance(candidate, SynthesizedVariant):
                 self._made[doubled] = _ready(self._synthesized(candidate))
                 return self._made[doubled]
-            choice = Choice.of(
+            choice = PlannerOptions.of(
                 self.problem,
                 algorithm=candidate.algorithm,
                 parameters=self.parameters(doubled),

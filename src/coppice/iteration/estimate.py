@@ -199,7 +199,7 @@ class Estimate:
 
     compute: float  # Passes of its layers
     head: float  # The output layer and the loss, on the last stage
-    tensor: float  # Sums of activations of tensor parallelism
+    tensor: float  # Activation all-reduces of tensor parallelism
     sends: float  # Activations between stages
     bubble: float  # Filling and draining the pipeline
     gradients: float  # Sums over replicas that computation does not hide

@@ -52,7 +52,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     ] = None
     shard: Annotated[
         str | None,
-        option("What replicas share out: none (default), zero1, zero2, zero3, fsdp.", metavar="WHAT"),
+        option("What replicas shard: none (default), zero1, zero2, zero3, fsdp.", metavar="WHAT"),
     ] = None
     sequence_parallel: Annotated[
         bool | None,

@@ -47,7 +47,7 @@ def memory_of(model: Transformer | LayeredModel, layout: Layout) -> Memory:
     routed = model.routed_parameters / layout.pipeline / layout.tensor / layout.expert
 
     def kept(*shards: Shard) -> float:
-        """Weights for which something is kept that replicas share out in these cases; experts have fewer replicas."""
+        """Weights for which something is kept that replicas shard in these cases; experts have fewer replicas."""
         if layout.shard not in shards:
             return dense + routed
         return dense / layout.replicas + routed * layout.expert / layout.replicas

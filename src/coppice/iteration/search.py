@@ -24,8 +24,8 @@ from coppice.iteration.workload.times import layer_workload
 def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Cluster) -> Estimate:
     """Iteration time of a layout.
 
-    A transformer is estimated part by part. Replicas of a row of layers sum the gradients of their last micro-batch in
-    buckets beside its backward pass (PyTorch DDP, VLDB 2020), which is simulated.
+    A transformer is estimated part by part. Replicas of a sequential model all-reduce the gradients of their last
+    micro-batch in buckets during its backward pass (PyTorch DDP, VLDB 2020), which is simulated.
 
     Args:
         layout: How it lies on the GPUs.
@@ -154,7 +154,7 @@ def search_layouts(
     """Search all layouts of a model over a number of GPUs.
 
     Tensor parallelism stays inside a box; of recomputation the least that fits is taken, of sharing out states of the
-    optimizer both ways; experts are shared out by as many ranks as divide them. A row of layers has replicas alone.
+    optimizer both ways; experts are sharded by as many ranks as divide them. A sequential model has replicas alone.
     Exhaustive: what the cost grows with is the number of divisors of GPUs, layers and batch.
     """
     found: list[FoundLayout] = []

@@ -236,16 +236,16 @@ class Layout:
     tensor: int = 1  # Degree of tensor parallelism
     pipeline: int = 1  # Stages in a row
     data: int = 1  # Replicas
-    context: int = 1  # Ranks that share out the tokens of a sequence
-    expert: int = 1  # Ranks that share out the experts of a layer, out of replicas and ranks of context
+    context: int = 1  # Ranks that shard the tokens of a sequence
+    expert: int = 1  # Ranks that shard the experts of a layer, out of replicas and ranks of context
     chunks: int = 1  # Chunks of the model on each pipeline device
     micro_batch: int = 1  # Sequences of a micro-batch
     global_batch: int = 1  # Sequences of an iteration, over all replicas
     recompute: Recompute = Recompute.NONE  # What is computed again
-    sequence_parallel: bool = False  # What tensor parallelism replicates is shared out along the sequence
+    sequence_parallel: bool = False  # What tensor parallelism replicates is sharded along the sequence
     # Scores stay on the chip (FlashAttention), so that none are kept or computed again
     fused_attention: bool = False
-    shard: Shard = Shard.NONE  # What replicas share out
+    shard: Shard = Shard.NONE  # What replicas shard
 
     def __post_init__(self) -> None:
         for name in _COUNTS:

@@ -19,7 +19,7 @@ from math import inf
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.errors import InputError
-from coppice.planners.choice import FOREST, Choice, Made, make_body
+from coppice.planners.choice import FOREST, PlannerOptions, PlannerOutput, make_body
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.schedule import Schedule
@@ -36,10 +36,10 @@ class Alternative:
     """A candidate plan of a request."""
 
     name: str  # What sets it apart, such as `combined` or `2 trees per root`
-    made: Made  # Its body and parameters
+    made: PlannerOutput  # Its body and parameters
 
 
-def alternatives(problem: Problem, choice: Choice, plain: Bound) -> Iterator[Alternative]:
+def alternatives(problem: Problem, choice: PlannerOptions, plain: Bound) -> Iterator[Alternative]:
     """Candidate plans of a request, the best rate first, each made on demand.
 
     Args:
@@ -52,8 +52,8 @@ def alternatives(problem: Problem, choice: Choice, plain: Bound) -> Iterator[Alt
         >>> from coppice.collectives import Collective
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
-        >>> choice = Choice.of(problem, algorithm=None, parameters={}, order="auto", relay_gpus=False, trees=None,
-        ...     tolerance=None, in_network=False)
+        >>> choice = PlannerOptions.of(problem, algorithm=None, parameters={}, order="auto", relay_gpus=False,
+        ...     trees=None, tolerance=None, in_network=False)
         >>> [one.name for one in alternatives(problem, choice, bound(problem))]
         ['forest', '1 tree per root']
     """

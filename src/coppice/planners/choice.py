@@ -59,7 +59,7 @@ def trees_and_tolerance(trees: int | str | None) -> tuple[int | None, Fraction |
 
 
 @dataclass(frozen=True, kw_only=True)
-class Choice:
+class PlannerOptions:
     """A planner with options; make one with :meth:`of`, which refuses contradicting options."""
 
     algorithm: str  # `forest`, `flow`, or a name of the catalogue
@@ -85,7 +85,7 @@ class Choice:
         trees: int | None,
         tolerance: Fraction | None,
         in_network: bool,
-    ) -> Choice:
+    ) -> PlannerOptions:
         """Validate options and choose the planner."""
         optimal = optimal_planner(problem.collective)
         name = algorithm or optimal or _BARRIER
@@ -130,7 +130,7 @@ class Choice:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class Made:
+class PlannerOutput:
     """Output of a planner."""
 
     body: Forest | Schedule  # The forest or schedule
@@ -139,7 +139,7 @@ class Made:
     phases: tuple[TreeOptimum, ...] = ()
 
 
-def make_body(problem: Problem, choice: Choice, plain: Bound) -> Made:
+def make_body(problem: Problem, choice: PlannerOptions, plain: Bound) -> PlannerOutput:
     """Run the chosen planner: a forest or a schedule.
 
     Args:
@@ -148,7 +148,7 @@ def make_body(problem: Problem, choice: Choice, plain: Bound) -> Made:
     if choice.algorithm == FOREST:
         return _forest(problem, choice, plain)
     if choice.algorithm == FLOW:
-        return Made(body=_flow(problem), parameters={})
+        return PlannerOutput(body=_flow(problem), parameters={})
     return from_catalogue(
         problem, choice.algorithm, choice.parameters, order=choice.order, relay_gpus=choice.relay_gpus
     )
@@ -161,7 +161,7 @@ def from_catalogue(
     *,
     order: str = "auto",  # One of :data:`ORDERS`
     relay_gpus: bool = False,  # GPUs may pass on what is not theirs
-) -> Made:
+) -> PlannerOutput:
     """Apply an algorithm of the catalogue to a problem.
 
     Examples:
@@ -175,11 +175,13 @@ def from_catalogue(
 
     entry = find(name, problem.collective)
 
-    def attempt(taken: str) -> Made:
+    def attempt(taken: str) -> PlannerOutput:
         ranks = _suited_order(problem) if taken == "topology" else None
         case = case_of(entry, problem, parameters, order=ranks)
         body = make(entry, case, relay_gpus=relay_gpus)
-        return Made(body=body, parameters={**case.parameters, "order": taken, "relay_gpus": relay_gpus})
+        return PlannerOutput(
+            body=body, parameters={**case.parameters, "order": taken, "relay_gpus": relay_gpus}
+        )
 
     if order != "auto":
         return attempt(order)
@@ -204,14 +206,14 @@ def _flow(problem: Problem) -> Schedule:
     return plan_all_to_all(problem) if problem.collective is Collective.ALL_TO_ALL else plan_flow(problem)
 
 
-def _forest(problem: Problem, choice: Choice, plain: Bound) -> Made:
+def _forest(problem: Problem, choice: PlannerOptions, plain: Bound) -> PlannerOutput:
     tolerance = None if choice.tolerance is None else str(choice.tolerance)
     parameters = {"trees": choice.trees, "tolerance": tolerance, "in_network": choice.in_network}
     if choice.in_network:
         from coppice.planners.forest.in_network import plan_in_network
 
-        return Made(body=plan_in_network(problem, optimum=plain), parameters=parameters)
+        return PlannerOutput(body=plan_in_network(problem, optimum=plain), parameters=parameters)
     from coppice.planners.forest.planner import planned_forest
 
     made = planned_forest(problem, trees=choice.trees, tolerance=choice.tolerance, optimum=plain)
-    return Made(body=made.forest, parameters=parameters, phases=made.phases)
+    return PlannerOutput(body=made.forest, parameters=parameters, phases=made.phases)

@@ -29,7 +29,7 @@ from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.alternatives import Alternative, alternatives
-from coppice.planners.choice import Choice, Made, make_body, trees_and_tolerance
+from coppice.planners.choice import PlannerOptions, PlannerOutput, make_body, trees_and_tolerance
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import body_loads
@@ -238,7 +238,7 @@ def plan(
     """
     problem = problem_of(problem, collective, root=root, weights=weights, demands=demands)
     number, within = trees_and_tolerance(trees)
-    choice = Choice.of(
+    choice = PlannerOptions.of(
         problem,
         algorithm=algorithm,
         parameters=parameters or {},
@@ -268,7 +268,7 @@ def plan(
 
 
 def verified(
-    problem: Problem, made: Made, found: Bound, planner: str, watch: Stopwatch, *, ring: bool = False
+    problem: Problem, made: PlannerOutput, found: Bound, planner: str, watch: Stopwatch, *, ring: bool = False
 ) -> PlannedResult:
     """Verify a planner's output and compute its figures.
 
@@ -320,7 +320,7 @@ def _of_phases(problem: Problem, plain: Bound) -> list[Bound]:
     return [plain if each is problem else bound_of(each) for each in problem.phases]
 
 
-def _plan(problem: Problem, made: Made, found: Bound, planner: str) -> Plan:
+def _plan(problem: Problem, made: PlannerOutput, found: Bound, planner: str) -> Plan:
     """The plan with its provenance; it claims the time that its busiest link takes."""
     body = made.body
     return Plan(

@@ -281,5 +281,5 @@ def test_tuned_on_a_job() -> None:
     with pytest.raises(InputError, match="expected one policy to tune, found ddp"):
         tune_on_job(job(), "ddp+1f1b")
     shared = SMALL.replace("tp = 4", 'shard = "zero1", tp = 4')
-    with pytest.raises(InputError, match="replicas do not share out for overlap ddp"):
+    with pytest.raises(InputError, match="replicas do not shard for overlap ddp"):
         tune_on_job(job_of(parse_job_record(shared, where="shared")), "ddp")

@@ -25,7 +25,7 @@ from coppice.planners.synthesis.blink.packings import (
     shortest_arborescence,
     weighted_packing,
 )
-from coppice.planners.synthesis.blink.ways import Fabric, ways_between
+from coppice.planners.synthesis.blink.routes import Fabric, routes_between
 from coppice.schedule.files.plan_file import encode_plan
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.operations import subset
@@ -55,12 +55,12 @@ def random_graph(seed: int, nodes: int, *, duplex: bool) -> Topology:
 
 
 def loads(packed: Packed) -> dict[int, Fraction]:
-    """What every link carries, counted anew from the paths of the ways."""
-    index = packed.ways.topology.link_index
+    """What every link carries, counted anew from the paths of the routes."""
+    index = packed.routes.topology.link_index
     carried: dict[int, Fraction] = {}
     for tree, rate in enumerate(packed.rates):
-        for way in packed.edges(tree):
-            for path in (way.down, way.up):
+        for route in packed.edges(tree):
+            for path in (route.down, route.up):
                 for hop in pairwise(path):
                     carried[index[hop]] = carried.get(index[hop], Fraction(0)) + rate
     return carried
@@ -96,7 +96,7 @@ def test_the_shortest_arborescence_is_the_shortest_of_all(seed: int, nodes: int)
 @given(seed=st.integers(0, 10**6), nodes=st.integers(2, 6))
 def test_the_exact_packing_of_broadcast_trees_attains_the_bound(seed: int, nodes: int) -> None:
     topology = random_graph(seed, nodes, duplex=False)
-    packed = exact_packing(ways_between(topology, range(nodes), Collective.BROADCAST), 0)
+    packed = exact_packing(routes_between(topology, range(nodes), Collective.BROADCAST), 0)
     assert packed.rate == 1 / bound(Problem(topology, Collective.BROADCAST, root=0)).inv_rate
 
 
@@ -116,7 +116,7 @@ def test_mirrored_trees_from_one_root_attain_the_value_of_nash_williams(
     seed: int, nodes: int, root: int
 ) -> None:
     topology = random_graph(seed, nodes, duplex=True)
-    packed = exact_packing(ways_between(topology, range(nodes), Collective.ALL_REDUCE), root % nodes)
+    packed = exact_packing(routes_between(topology, range(nodes), Collective.ALL_REDUCE), root % nodes)
     edges = {
         (a, b): topology.gb_per_s(e)
         for e, (a, b) in enumerate(zip(topology.src.tolist(), topology.dst.tolist(), strict=True))
@@ -149,9 +149,9 @@ def test_weights_respect_capacities_and_come_near_the_optimum(
     seed: int, nodes: int, collective: Collective
 ) -> None:
     topology = random_graph(seed, nodes, duplex=True)
-    ways = ways_between(topology, range(nodes), collective)
-    packed = weighted_packing(ways, 0, epsilon=0.05, gap=0.01)
-    best = exact_packing(ways, 0)
+    routes = routes_between(topology, range(nodes), collective)
+    packed = weighted_packing(routes, 0, epsilon=0.05, gap=0.01)
+    best = exact_packing(routes, 0)
     assert 0.9 * best.rate <= packed.rate <= best.rate <= Fraction(packed.most) * (1 + Fraction(1, 10**9))
     if collective is Collective.ALL_REDUCE:
         for link, carried in loads(packed).items():
@@ -314,7 +314,7 @@ def test_an_interrupted_search_keeps_its_trees(monkeypatch: pytest.MonkeyPatch) 
 
 def test_switched_ways_avoid_direct_links() -> None:
     topology = preset("mi100", gpus=4)
-    ways = ways_between(topology, range(4), Collective.ALL_REDUCE, Fabric.SWITCHED)
-    assert len(ways.ways) == 12
-    used = np.unique([e for way in ways.ways for e in way.links])
+    routes = routes_between(topology, range(4), Collective.ALL_REDUCE, Fabric.SWITCHED)
+    assert len(routes.routes) == 12
+    used = np.unique([e for route in routes.routes for e in route.links])
     assert not ((topology.rank[topology.src[used]] >= 0) & (topology.rank[topology.dst[used]] >= 0)).any()

@@ -1,4 +1,4 @@
-"""TACOS: the native matching against its twin, published times, every collective, and how it ends."""
+"""TACOS: the native matching against its reference, published times, every collective, and how it ends."""
 
 from __future__ import annotations
 
@@ -24,14 +24,14 @@ from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
-from reference import tacos as twin
+from reference import tacos as reference
 
 GIB = Fraction(2**30, 10**9)
 """A GiB/s, which is what the published program calls a GB/s, in GB/s."""
 
 
 @st.composite
-def networks(draw: st.DrawFn) -> tuple[int, list[twin.Channel]]:
+def networks(draw: st.DrawFn) -> tuple[int, list[reference.Channel]]:
     ranks = draw(st.integers(1, 5))
     ports = draw(st.integers(1, 8))
     channels = []
@@ -41,13 +41,13 @@ def networks(draw: st.DrawFn) -> tuple[int, list[twin.Channel]]:
         duration = draw(st.integers(1, 6))
         held = draw(st.lists(st.integers(0, ports - 1), min_size=1, max_size=2, unique=True))
         on = tuple((port, draw(st.integers(1, duration))) for port in held)
-        channels.append(twin.Channel(src, dst, duration, on))
+        channels.append(reference.Channel(src, dst, duration, on))
     return ranks, channels
 
 
 def native(
     ranks: int,
-    channels: list[twin.Channel],
+    channels: list[reference.Channel],
     chunks: list[tuple[int, int]],
     rule: int,
     group: list[int] | None = None,
@@ -76,15 +76,15 @@ def native(
 
 @settings(max_examples=100, deadline=None)
 @given(networks(), st.data(), st.sampled_from(["random", "rarest", "local"]), st.integers(0, 2**32))
-def test_the_native_matching_draws_as_its_twin(
-    network: tuple[int, list[twin.Channel]], data: st.DataObject, rule: str, seed: int
+def test_the_native_matching_draws_as_its_reference(
+    network: tuple[int, list[reference.Channel]], data: st.DataObject, rule: str, seed: int
 ) -> None:
     ranks, channels = network
     ends = st.tuples(st.integers(0, ranks - 1), st.integers(-1, ranks - 1))
     chunks = data.draw(st.lists(ends, min_size=1, max_size=6))
     group = data.draw(st.one_of(st.just([]), st.lists(st.integers(0, 1), min_size=ranks, max_size=ranks)))
-    own = twin.mixed(twin.mixed(seed))
-    time_taken, transfers = twin.match(ranks, channels, chunks, rule, own, group)
+    own = reference.mixed(reference.mixed(seed))
+    time_taken, transfers = reference.match(ranks, channels, chunks, rule, own, group)
     found = native(ranks, channels, chunks, ["random", "rarest", "local"].index(rule), group, seed=seed)
     assert found[0] == time_taken
     if time_taken >= 0:

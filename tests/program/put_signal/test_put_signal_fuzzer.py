@@ -1,4 +1,4 @@
-"""Programs on the twin: data moved under adversarial schedules, results equal to NumPy's."""
+"""Programs on the fuzzer: data moved under adversarial schedules, results equal to NumPy's."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ def test_a_forest_is_right_under_every_kind_of_schedule(collective: Collective) 
     run_in_every_way(lower_put_signal(forest("ring", collective, (("gpus", 5),)), pieces=3), 22)
 
 
-def test_the_twin_finds_a_landing_buffer_that_is_used_too_early() -> None:
+def test_the_fuzzer_finds_a_receive_buffer_that_is_used_too_early() -> None:
     program = wrong_program()
     assert not verify_put_signal(program).ok
     with pytest.raises(

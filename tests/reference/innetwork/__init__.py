@@ -1,1 +1,1 @@
-"""Readable, slow twins of what the core does for aggregation in the network."""
+"""Readable, slow references of what the core does for aggregation in the network."""

@@ -99,7 +99,7 @@ class Sender:
         return [plus(self.acknowledged, n) for n in range(count)]
 
 
-class HopTwin(Machine):
+class HopReference(Machine):
     """A hop of one tree."""
 
     def __init__(self, job: Job, children: Sequence[int], parent: int = -1) -> None:
@@ -364,7 +364,7 @@ class Tree:
         return self.base != self.end or self.to.acknowledged != self.made
 
 
-class CamdoopWorkerTwin(Machine):
+class CamdoopWorkerReference(Machine):
     def __init__(self, job: Job, above: int) -> None:
         super().__init__()
         self.job, self.above = job, above

@@ -35,57 +35,63 @@ class Both:
     """A native node and its reference."""
 
     native: Any
-    twin: Any
+    reference: Any
     output: Words = field(default_factory=lambda: np.zeros(0, dtype=np.uint32))
 
     @classmethod
-    def worker(cls, protocol: str, job: Job, index: int, above: int, twin: Any) -> Both:
-        return cls(_switch.aggregation_worker(protocol, native_job(job), index, above), twin)
+    def worker(cls, protocol: str, job: Job, index: int, above: int, reference: Any) -> Both:
+        return cls(_switch.aggregation_worker(protocol, native_job(job), index, above), reference)
 
     @classmethod
     def switch(
-        cls, protocol: str, slots: int, job: Job, children: Sequence[int], parent: int, twin: Any
+        cls, protocol: str, slots: int, job: Job, children: Sequence[int], parent: int, reference: Any
     ) -> Both:
         """A switch of one job, which the reference knows already."""
-        both = cls(_switch.aggregation_switch(protocol, slots), twin)
+        both = cls(_switch.aggregation_switch(protocol, slots), reference)
         both.native.open(native_job(job), list(children), parent)
         return both
 
-    def agree(self, native: Sent, twin: Sent) -> Sent:
-        assert native == twin
-        assert self.native.deadline_ns() == self.twin.deadline()
-        assert {name: count for name, count in self.native.counters().items() if count} == +self.twin.counters
+    def agree(self, native: Sent, reference: Sent) -> Sent:
+        assert native == reference
+        assert self.native.deadline_ns() == self.reference.deadline()
+        assert {
+            name: count for name, count in self.native.counters().items() if count
+        } == +self.reference.counters
         return native
 
     def open(self, job: Job, children: Sequence[int], parent: int = -1) -> None:
         self.native.open(native_job(job), list(children), parent)
-        self.twin.open(job, list(children), parent)
+        self.reference.open(job, list(children), parent)
 
     def receive(self, sender: int, packet: bytes, now: int) -> Sent:
-        return self.agree(self.native.receive(sender, packet, now), self.twin.receive(sender, packet, now))
+        return self.agree(
+            self.native.receive(sender, packet, now), self.reference.receive(sender, packet, now)
+        )
 
     def wake(self, now: int) -> Sent:
-        return self.agree(self.native.wake(now), self.twin.wake(now))
+        return self.agree(self.native.wake(now), self.reference.wake(now))
 
-    def begin(self, given: NDArray[Any], output: NDArray[Any], twin: Sent, now: int, count: int = -1) -> Sent:
+    def begin(
+        self, given: NDArray[Any], output: NDArray[Any], reference: Sent, now: int, count: int = -1
+    ) -> Sent:
         """Begin with ``count`` elements, all by default, as the reference has begun."""
         size = given.size if count < 0 else count
-        return self.agree(self.native.begin(given.ctypes.data, output.ctypes.data, size, now), twin)
+        return self.agree(self.native.begin(given.ctypes.data, output.ctypes.data, size, now), reference)
 
     def begin_words(self, words: Words, now: int, *, pairs: bool = False, room: int = 0) -> Sent:
         self.words = np.array(words, dtype=np.uint32)
         self.output = np.full(max(room, len(words)), 7, dtype=np.uint32)
         count = len(words) // 2 if pairs else len(words)
-        return self.begin(self.words, self.output, self.twin.begin(self.words, now), now, count)
+        return self.begin(self.words, self.output, self.reference.begin(self.words, now), now, count)
 
     @property
     def done(self) -> bool:
-        assert self.native.done() == self.twin.done
-        return bool(self.twin.done)
+        assert self.native.done() == self.reference.done
+        return bool(self.reference.done)
 
     @property
     def slots_in_use(self) -> int:
-        assert self.native.slots_in_use() == self.twin.slots_in_use()
+        assert self.native.slots_in_use() == self.reference.slots_in_use()
         return int(self.native.slots_in_use())
 
 
@@ -116,7 +122,7 @@ class Exchange:
         """One packet delivered, or one node woken; time goes on by a little."""
         self.now += self.random.randrange(1, 2_000)
         if not self.on_the_way or self.random.random() < 0.05:
-            due = [(at, node.twin.deadline()) for at, node in self.nodes.items()]
+            due = [(at, node.reference.deadline()) for at, node in self.nodes.items()]
             waiting = [(time, at) for at, time in due if time is not None]
             if waiting:
                 time, at = min(waiting)

@@ -53,7 +53,7 @@ def added(element: str, one: Words, two: Words) -> Words:
         return (one.view(np.float32) + two.view(np.float32)).view(np.uint32)
 
 
-class WindowTwin(Machine):
+class WindowReference(Machine):
     """A worker with a window of numbered frames (cpp/hardware_trees/window.h)."""
 
     def __init__(self, job: Job, above: int) -> None:

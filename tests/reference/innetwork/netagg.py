@@ -1,4 +1,4 @@
-"""NetAgg packet by packet: the twin of cpp/stream_trees/netagg.h, whose head has the format."""
+"""NetAgg packet by packet: the reference of cpp/stream_trees/netagg.h, whose head has the format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Twin of cpp/hardware_trees/sharp.h: groups with slots of their own, sums in the order of the children."""
+"""Reference of cpp/hardware_trees/sharp.h: groups with slots of their own, sums in the order of the children."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import numpy as np
 
 from reference.innetwork.frames import (
     Frame,
-    WindowTwin,
+    WindowReference,
     Words,
     added,
     after,
@@ -81,7 +81,7 @@ class Group:
         return (self.job.values + 1) // 2 if self.job.number("half") else self.job.values
 
 
-class SharpSwitchTwin(Machine):
+class SharpSwitchReference(Machine):
     def __init__(self) -> None:
         super().__init__()
         self.groups: dict[int, Group] = {}
@@ -221,7 +221,7 @@ class SharpSwitchTwin(Machine):
         self.send(to, frame)
 
 
-class SharpWorkerTwin(WindowTwin):
+class SharpWorkerReference(WindowReference):
     streams = False
 
     def begin(self, words: Words, now: int) -> Sent:

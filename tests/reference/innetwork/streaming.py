@@ -1,4 +1,4 @@
-"""Twin of cpp/hardware_trees/streaming.h: frames wait in a queue for each port, whose heads are added."""
+"""Reference of cpp/hardware_trees/streaming.h: frames wait in a queue for each port, whose heads are added."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ import numpy as np
 
 from reference.innetwork.frames import (
     Frame,
-    WindowTwin,
+    WindowReference,
     Words,
     added,
     after,
@@ -31,7 +31,7 @@ class Port:
         self.queue: list[Words] = []
 
 
-class StreamingSwitchTwin(Machine):
+class StreamingSwitchReference(Machine):
     def __init__(self, job: Job, children: Sequence[int], parent: int = -1) -> None:
         super().__init__()
         self.job, self.children, self.parent = job, list(children), parent
@@ -157,7 +157,7 @@ class StreamingSwitchTwin(Machine):
                 port.overflowed = False
 
 
-class StreamingWorkerTwin(WindowTwin):
+class StreamingWorkerReference(WindowReference):
     def begin(self, words: Words, now: int) -> Sent:
         values = self.job.values
         frames = -(-len(words) // values)

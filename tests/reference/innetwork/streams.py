@@ -1,4 +1,4 @@
-"""Streams of packets over links that lose, double and reorder them, packet by packet: the twin of
+"""Streams of packets over links that lose, double and reorder them, packet by packet: the reference of
 cpp/stream_trees/stream.h, and of combine.h for what the packets carry."""
 
 from __future__ import annotations

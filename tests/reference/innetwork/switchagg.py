@@ -1,4 +1,4 @@
-"""SwitchAgg packet by packet: the twin of cpp/stream_trees/switchagg.h, whose head has the format."""
+"""SwitchAgg packet by packet: the reference of cpp/stream_trees/switchagg.h, whose head has the format."""
 
 from __future__ import annotations
 

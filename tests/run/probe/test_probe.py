@@ -37,7 +37,7 @@ from coppice.topology import scale_nodes, set_link_rate
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from coppice.topology.routing import Router
-from support.twin_groups import on_twin
+from support.emulated_groups import on_emulated_device
 
 
 def rate_on(
@@ -212,7 +212,7 @@ def test_engines_measure_the_same_on_all_ranks() -> None:
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])
 def test_data_are_there_when_the_wait_is_over(ranks: int) -> None:
-    found = on_twin(lambda engine: check_arrivals(engine, rounds=3, num_bytes=4096), ranks=ranks)
+    found = on_emulated_device(lambda engine: check_arrivals(engine, rounds=3, num_bytes=4096), ranks=ranks)
     assert found == [3 * (ranks - 1) * ranks] * ranks
 
 
@@ -237,6 +237,6 @@ def test_data_that_come_late_are_found_on_every_rank(rank: int, late: int, missi
         except CheckError as error:
             return str(error)
 
-    for told in on_twin(look, ranks=2):
+    for told in on_emulated_device(look, ranks=2):
         assert f"found {missing} of 4096 bytes still old at rank {1 - rank}, from rank {rank}" in told, told
         assert "1 put of 12" in told

@@ -25,12 +25,12 @@ from coppice.simulation.put_signal import (
     read_put_signal_costs,
     simulate_put_signal,
 )
+from support.emulated_groups import on_emulated_device
 from support.put_signal_cases import forest
 from support.rank_groups import in_threads
 from support.rank_processes import rank_codes
-from support.twin_groups import on_twin
 
-WORKER = Path(__file__).parents[2] / "support" / "twin_ranks.py"
+WORKER = Path(__file__).parents[2] / "support" / "emulated_ranks.py"
 KNOWN = PutSignalCosts(
     wave_us=7,
     signal_us=2.5,
@@ -120,9 +120,9 @@ def test_known_costs_are_found(hosts: list[str], single: bool) -> None:
     assert found[0] == pytest.approx({name: getattr(KNOWN, name) for name in wanted}, rel=1e-4)
 
 
-def test_costs_of_the_twin_are_taken_over_by_the_simulation(tmp_path: Path) -> None:
+def test_costs_of_the_emulated_device_are_taken_over_by_the_simulation(tmp_path: Path) -> None:
     """Whatever a busy machine takes: what the probe has found is what the simulation reckons with."""
-    found = on_twin(lambda engine: measure_put_signal_costs(engine, rounds=1), ranks=2)
+    found = on_emulated_device(lambda engine: measure_put_signal_costs(engine, rounds=1), ranks=2)
     assert isinstance(found[0], dict), found
     assert found[0] == found[1]
     path = tmp_path / "costs.json"
@@ -174,4 +174,4 @@ def test_what_is_refused(tmp_path: Path) -> None:
         with pytest.raises(InputError) as found:
             read_put_signal_costs(path)
         assert words in str(found.value)
-    assert isinstance(on_twin(measure_put_signal_costs, ranks=1)[0], InputError)
+    assert isinstance(on_emulated_device(measure_put_signal_costs, ranks=1)[0], InputError)

@@ -1,4 +1,4 @@
-"""One rank whose collectives are puts on the twin: every call, what is left to gloo, rules by size, graphs, faults."""
+"""One rank whose collectives are puts on the emulated device: calls, fallbacks to gloo, rules, graphs, faults."""
 
 from __future__ import annotations
 

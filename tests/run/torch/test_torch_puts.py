@@ -1,4 +1,4 @@
-"""The torch backend on puts and signals: on the twin, with the code that carries out tensors on GPUs."""
+"""The torch backend on puts and signals: on the emulated device, with the code that carries out tensors on GPUs."""
 
 from __future__ import annotations
 

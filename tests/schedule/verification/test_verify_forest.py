@@ -1,4 +1,4 @@
-"""The forest verifier: hand-made forests with known figures, every kind of damage, and a slow twin."""
+"""The forest verifier: hand-made forests with known figures, every kind of damage, and a slow reference."""
 
 from __future__ import annotations
 
@@ -270,7 +270,7 @@ def test_all_to_all_is_no_forest() -> None:
 
 @given(forests())
 @settings(max_examples=60, deadline=None)
-def test_drawn_forests_agree_with_the_slow_twin(forest: Forest) -> None:
+def test_drawn_forests_agree_with_the_slow_reference(forest: Forest) -> None:
     report = verify_forest(forest)
     assert report.ok, report.failures
     assert slow_verdict(forest) == (True, report.inv_rate)
@@ -278,7 +278,7 @@ def test_drawn_forests_agree_with_the_slow_twin(forest: Forest) -> None:
 
 @given(forests(Collective.ALL_REDUCE), st.data())
 @settings(max_examples=300, deadline=None)
-def test_damaged_forests_agree_with_the_slow_twin(forest: Forest, data: st.DataObject) -> None:
+def test_damaged_forests_agree_with_the_slow_reference(forest: Forest, data: st.DataObject) -> None:
     trees = trees_of(forest)
     number = data.draw(st.integers(0, len(trees) - 1))
     root, weight, phase, edges = trees[number]

@@ -243,7 +243,7 @@ def estimate(
     if not fits:
         raise CheckError(
             f"expected a job that fits {machines.device.memory_bytes / 1e9:.0f} GB, found {held.total / 1e9:.3g} GB: "
-            "raise tp, pp or --recompute, or share out with --shard."
+            "raise tp, pp or --recompute, or shard with --shard."
         )
 
 
@@ -283,7 +283,7 @@ def _pace(model: Transformer | LayeredModel, samples_per_second: float) -> tuple
 
 def _beside(found: SimulatedStep) -> str:
     """What runs beside what, in words."""
-    if found.overlap == "none" and found.given[1].at_once:
+    if found.overlap == "none" and found.given[1].co_scheduled:
         return "forward and backward passes run at once, nothing else overlaps"
     return _BESIDE.get(found.overlap, f"gradients are sent beside passes by policy {found.overlap}")
 

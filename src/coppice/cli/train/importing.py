@@ -59,7 +59,7 @@ def import_trace(
     ] = None,
     shard: Annotated[
         str,
-        option("What replicas of a module share out: none, zero3 (FSDP2).", metavar="WHAT"),
+        option("What replicas of a module shard: none, zero3 (FSDP2).", metavar="WHAT"),
     ] = "none",
     inputs: Annotated[
         list[str] | None,

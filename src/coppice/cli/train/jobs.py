@@ -68,6 +68,6 @@ def job(
             ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU",
         ),
         ("batch", batch),
-        ("keeps", f"recomputation {layout.recompute.value}, shared out {layout.shard.value}"),
+        ("keeps", f"recomputation {layout.recompute.value}, sharded {layout.shard.value}"),
     ]
     print_fields(found.name, fields)

@@ -33,7 +33,7 @@ def search(
     A closed form orders all of them; the 32 best are simulated, and ordered by that.
 
     Degrees are tp (tensor parallelism, inside a box), pp (stages), dp (replicas), vp (chunks of a device), mb
-    (micro-batch); of recomputation the least that fits is taken; states of the optimizer are shared out by replicas
+    (micro-batch); of recomputation the least that fits is taken; states of the optimizer are sharded by replicas
     (zero1) or not.
 
     \b

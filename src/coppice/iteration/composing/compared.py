@@ -43,7 +43,7 @@ OVERLAP_STOCK = {
     "megatron": "Megatron-LM --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
     "fsdp": "torch.distributed.fsdp.fully_shard(model)",
 }
-"""What runs beside computation where replicas share out what the name says, and what switches it on."""
+"""What runs beside computation where replicas shard what the name says, and what switches it on."""
 _KINDS = ("order", "gradients", "tensor", "recompute")
 _SAME = 1e-9
 

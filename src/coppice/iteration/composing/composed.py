@@ -235,7 +235,7 @@ def _overlap(
         if step.replicas > 1 and step.shares_optimizer:
             return overlap_named("fold3d", step, order)  # which says why not
         messages = fold3d_messages(step, order, share=pipelined.settings.share)
-        return Overlap(name="fold3d", messages=messages, steps_at_once=False)
+        return Overlap(name="fold3d", messages=messages, synchronous_step=False)
     if gradients is not None:
         return overlap_by(gradients, step, order)
     return overlap_named(said or "none", step, order)

@@ -1,6 +1,6 @@
 """Collectives of all groups of a training job per iteration, for the bound on running them concurrently.
 
-Counted are sums of activations of tensor parallelism, sends between stages, tokens that go to experts, and gradients
+Counted are activation all-reduces of tensor parallelism, sends between stages, tokens that go to experts, and gradients
 and parameters of replicas. A reduce-scatter and an all-gather of the same size are one all-reduce. Left out, so that
 the bound stays one: context parallelism, sums in the loss, and the way back from the last stage to the first where
 devices have several chunks.

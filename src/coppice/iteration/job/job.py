@@ -98,8 +98,8 @@ class LayoutTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
     tp: Annotated[_Count, Meta(description="tensor parallelism")] | None = None
     pp: Annotated[_Count, Meta(description="pipeline: stages in a row")] | None = None
     dp: Annotated[_Count, Meta(description="replicas; left out: what the other degrees leave")] | None = None
-    cp: Annotated[_Count, Meta(description="ranks that share out the tokens of a sequence")] | None = None
-    ep: Annotated[_Count, Meta(description="ranks, out of dp x cp, that share out experts")] | None = None
+    cp: Annotated[_Count, Meta(description="ranks that shard the tokens of a sequence")] | None = None
+    ep: Annotated[_Count, Meta(description="ranks, out of dp x cp, that shard experts")] | None = None
     chunks: Annotated[_Count, Meta(description="chunks of the model on each device of a pipeline")] | None = (
         None
     )
@@ -111,13 +111,11 @@ class LayoutTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
         Annotated[Literal["none", "selective", "full"], Meta(description="what is computed again")] | None
     ) = None
     shard: (
-        Annotated[
-            Literal["none", "zero1", "zero2", "zero3", "fsdp"], Meta(description="what replicas share out")
-        ]
+        Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], Meta(description="what replicas shard")]
         | None
     ) = None
     sequence_parallel: (
-        Annotated[bool, Meta(description="tensor parallelism shares out norms along the sequence")] | None
+        Annotated[bool, Meta(description="tensor parallelism shards norms along the sequence")] | None
     ) = None
     fused_attention: Annotated[bool, Meta(description="scores of attention stay on the chip")] | None = None
 

@@ -61,7 +61,7 @@ def simulated_job(
     layout: Layout | None = None,
     machines: Machines | None = None,
     # What runs beside computation; None: what the job says, otherwise nothing for transformers, and messages
-    # about gradients in buckets for rows of layers
+    # about gradients in buckets for sequential models
     overlap: str | None = None,
     # Share of a device's speed for which exchanges beside computation compete with it
     contention: float = 0.0,

@@ -111,7 +111,7 @@ class _Clock:
             next(turns)()
         self.wait()
         once = max(self._run(turns, 1), 1e-7)
-        # Rows share out what there is; a run of a GPU of less than 2 ms is not trusted.
+        # Rows divide the time that there is; a run of a GPU of less than 2 ms is not trusted.
         room = min(0.05, max(0.002, self._seconds / 1500))
         count = max(1, min(2000, math.ceil(room / once)))
         return statistics.median(self._run(turns, count) / count for _ in range(self._runs))

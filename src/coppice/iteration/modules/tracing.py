@@ -25,7 +25,7 @@ class TraceRequest(msgspec.Struct, frozen=True, kw_only=True):
     function: str  # Its name
     ranks: int  # Ranks of the fake process group
     mesh: dict[str, int]  # Degrees by name, the slowest first, such as `{"dp": 2, "tp": 8}`
-    # `none`: replicas sum gradients in buckets; `zero3`: parameters are shared out by `fully_shard`
+    # `none`: replicas sum gradients in buckets; `zero3`: parameters are sharded by `fully_shard`
     shard: str
     # Shapes and types of the inputs, such as `8x256` or `4x128:int64`; none: those of the function
     inputs: list[str]
@@ -53,7 +53,7 @@ class ModuleLayer(msgspec.Struct, frozen=True, kw_only=True):
 
     name: str  # Its qualified name
     kind: str  # Its class
-    parameters: int  # Its parameters on this rank, before they are shared out over replicas
+    parameters: int  # Its parameters on this rank, before they are sharded over replicas
     gradient_bytes: int  # Bytes of their gradients
 
 
@@ -127,8 +127,8 @@ def trace_module(
 
     The function returns a module, or (module, inputs). It is called on the device ``meta`` with a fake process group of
     all ranks. If it takes an argument ``mesh``, it gets the device mesh, and may parallelize the module and share it
-    out (``parallelize_module``, ``fully_shard``). Parameters that it does not share out over ``dp`` are summed in
-    buckets as PyTorch's DDP does, or shared out block by block by ``fully_shard``.
+    out (``parallelize_module``, ``fully_shard``). Parameters that it does not shard over ``dp`` are summed in
+    buckets as PyTorch's DDP does, or sharded block by block by ``fully_shard``.
     """
     degrees = dict(mesh or {"dp": max(ranks, 1)})
     product = math.prod(degrees.values())

@@ -76,7 +76,7 @@ def _trace(request: TraceRequest) -> ModuleTrace:
         try:
             _share_out(module, mesh["dp"])
         except Exception as error:
-            raise _failed(error, request, "`fully_shard` can share out") from error
+            raise _failed(error, request, "`fully_shard` can shard") from error
     fake = FakeTensorMode(allow_non_fake_inputs=True)
     with fake:
         try:

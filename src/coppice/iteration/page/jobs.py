@@ -11,12 +11,12 @@ from coppice.text import seconds_text
 PART_NAMES = {
     "compute": "layers",
     "head": "head and loss",
-    "tensor": "sums of tensor parallelism",
+    "tensor": "tensor-parallel all-reduces",
     "experts": "exchanges of experts",
     "context": "exchanges of context parallelism",
     "sends": "sends between stages",
     "bubble": "bubble",
-    "gradients": "sums of gradients",
+    "gradients": "gradient all-reduces",
     "optimizer": "optimizer",
 }
 """Parts of an iteration in words."""

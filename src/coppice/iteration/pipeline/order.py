@@ -49,7 +49,7 @@ class PipelineOrder:
     micro_batches: int  # Number of micro-batches of an iteration
     # Pairs of passes, one behind the other in a program, that run at once: while one exchanges, the other
     # computes
-    at_once: frozenset[tuple[StagePass, StagePass]] = frozenset()
+    co_scheduled: frozenset[tuple[StagePass, StagePass]] = frozenset()
 
     def __post_init__(self) -> None:
         owner: dict[int, int] = {}
@@ -75,10 +75,10 @@ class PipelineOrder:
                 before.add(each)
         behind = (
             {pair for passes in self.devices for pair in itertools.pairwise(passes)}
-            if self.at_once
+            if self.co_scheduled
             else set()
         )
-        for first, second in self.at_once:
+        for first, second in self.co_scheduled:
             if (first, second) not in behind:
                 raise InputError(
                     f"expected {first} and {second} that run at once one behind the other, found them apart."

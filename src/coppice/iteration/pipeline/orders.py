@@ -160,13 +160,13 @@ def dual_pipe_v(devices: int, micro_batches: int) -> PipelineOrder:
         for turn in range(micro_batches - 2 * devices + device + 1):
             program.forward(0)
             # On the last device the first micro-batch has just come: nothing of it runs at once.
-            program.backward(1, at_once=bool(turn) or device < devices - 1)
+            program.backward(1, co_scheduled=bool(turn) or device < devices - 1)
             program.forward(1)
-            program.backward(0, at_once=True)
+            program.backward(0, co_scheduled=True)
         for _ in range(ahead):
             program.backward(1)
             program.forward(1)
-            program.backward(0, at_once=True)
+            program.backward(0, co_scheduled=True)
         splits = False
         for turn in range(device + 1):
             splits = splits or (turn == (device + 1) // 2 and device % 2 == 1)
@@ -181,7 +181,10 @@ def dual_pipe_v(devices: int, micro_batches: int) -> PipelineOrder:
         programs.append(tuple(program.passes))
         pairs |= program.pairs
     return PipelineOrder(
-        devices=tuple(programs), stages=2 * devices, micro_batches=micro_batches, at_once=frozenset(pairs)
+        devices=tuple(programs),
+        stages=2 * devices,
+        micro_batches=micro_batches,
+        co_scheduled=frozenset(pairs),
     )
 
 
@@ -200,12 +203,12 @@ class _DualProgram:
         for _ in range(times):
             self._add(direction, Work.FORWARD, Work.FORWARD)
 
-    def backward(self, direction: int, *, splits: bool = False, at_once: bool = False) -> None:
+    def backward(self, direction: int, *, splits: bool = False, co_scheduled: bool = False) -> None:
         """Append the next backward pass of a direction, weight gradients deferred or co-scheduled."""
         made = self._add(direction, Work.BACKWARD, Work.INPUT if splits else Work.BACKWARD)
         if splits:
             self.late.append(made._replace(work=Work.WEIGHT))
-        if at_once:
+        if co_scheduled:
             self.pairs.add((self.passes[-2], made))
 
     def weight(self) -> None:

@@ -41,7 +41,7 @@ def turns(order: PipelineOrder) -> list[list[list[StagePass]]]:
     for program in order.devices:
         own: list[list[StagePass]] = []
         for each in program:
-            if own and (own[-1][-1], each) in order.at_once:
+            if own and (own[-1][-1], each) in order.co_scheduled:
                 own[-1].append(each)
             else:
                 own.append([each])

@@ -54,7 +54,7 @@ def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOr
         2
     """
     devices: list[tuple[StagePass, ...]] = []
-    at_once: set[tuple[StagePass, StagePass]] = set()
+    co_scheduled: set[tuple[StagePass, StagePass]] = set()
     for line, row in enumerate(csv.reader(io.StringIO(text)), start=1):
         program: list[StagePass] = []
         for column, cell in enumerate(row, start=1):
@@ -71,7 +71,7 @@ def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOr
                     )
                 program.append(StagePass(int(found[1]), Work(found[2]), int(found[3])))
             if both and len(words) > 1:
-                at_once.update(itertools.pairwise(program[-len(words) :]))
+                co_scheduled.update(itertools.pairwise(program[-len(words) :]))
         devices.append(tuple(program))
     every = [each for program in devices for each in program]
     if not every:
@@ -81,7 +81,7 @@ def read_order_csv(text: str, *, file: str = "the pipeline order") -> PipelineOr
             devices=tuple(devices),
             stages=1 + max(each.stage for each in every),
             micro_batches=1 + max(each.micro_batch for each in every),
-            at_once=frozenset(at_once),
+            co_scheduled=frozenset(co_scheduled),
         )
     except InputError as error:
         raise InputError(f"{file}: {error}") from None

@@ -75,7 +75,7 @@ class Step:
     # What a stage sends to the next for a micro-batch, and back; None: nothing
     send: GroupExchange | None = None
     optimizer: tuple[float, ...] = ()  # Seconds of the optimizer for each stage
-    shares_optimizer: bool = False  # Replicas share out its states
+    shares_optimizer: bool = False  # Replicas shard its states
     # The exchange of a collective (`all_reduce`, `reduce_scatter`, `all_gather`) of so many bytes between
     # replicas
     between_replicas: Callable[[str, float], GroupExchange] | None = None

@@ -17,8 +17,8 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.order import NEEDS, PipelineOrder, Work
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.overlap import Overlap
-from coppice.iteration.step.palette import Kind, graph_of_forms
 from coppice.iteration.step.programs import CODE, Dependencies, PassNames, Programs
+from coppice.iteration.step.templates import Kind, graph_of_templates
 from coppice.iteration.tasks import TaskGraph
 
 _Ints = NDArray[np.int64]
@@ -83,24 +83,24 @@ class _Lowering(Programs):
         task, after = self.within.columns()
         later, earlier = self.across.columns()
         step = self.size * np.arange(count, dtype=np.int64)[:, None]
-        form = np.concatenate(self.forms)
+        template = np.concatenate(self.templates)
         names = PassNames(self.passes, self.start, self.sections, self.size, count)
         own = np.concatenate([(task + step).ravel(), (later + step[1:]).ravel()])
         before = np.concatenate([(after + step).ravel(), (earlier + step[:-1]).ravel()])
         ahead, of_next = self.ahead.columns()
         own = np.concatenate([own, (ahead + step[:-1]).ravel()])
         before = np.concatenate([before, (of_next + step[1:]).ravel()])
-        made = graph_of_forms(self.palette, np.tile(form, count), own, before, names)
+        made = graph_of_templates(self.template_table, np.tile(template, count), own, before, names)
         if self.windows:
             made = self._with_windows(made, count)
-        forms = list(self.palette.forms)
-        kinds = tuple(dict.fromkeys(each.kind for each in forms))
+        templates = list(self.template_table.templates)
+        kinds = tuple(dict.fromkeys(each.kind for each in templates))
         number = {kind: k for k, kind in enumerate(kinds)}
         return StepGraph(
             graph=made,
             count=count,
-            device=np.asarray([each.device for each in forms], dtype=np.int32)[form],
-            kind=np.asarray([number[each.kind] for each in forms], dtype=np.int32)[form],
+            device=np.asarray([each.device for each in templates], dtype=np.int32)[template],
+            kind=np.asarray([number[each.kind] for each in templates], dtype=np.int32)[template],
             kinds=kinds,
             program=np.arange(self.size) < self.program,
             mark=mark,
@@ -168,10 +168,10 @@ class _Lowering(Programs):
         columns: list[list[_Ints]] = [[], [], [], []]
         for number, row in enumerate(self.table):
             own = self.start[:-1][self.row_of == number]
-            for entries, tasks, forms in ((row.gathers, 0, 1), (row.scatters, 2, 3)):
-                for place, form in entries:
+            for entries, tasks, templates in ((row.gathers, 0, 1), (row.scatters, 2, 3)):
+                for place, template in entries:
                     columns[tasks].append(own + place)
-                    columns[forms].append(np.full(len(own), form, dtype=np.int64))
+                    columns[templates].append(np.full(len(own), template, dtype=np.int64))
         empty = np.empty(0, dtype=np.int64)
         gated, gathers, done, scatters = (np.concatenate([empty, *each]) for each in columns)
         by_place = np.argsort(gated, kind="stable")
@@ -195,10 +195,10 @@ class _Lowering(Programs):
     def _messages(self) -> _Ints:
         """Messages between replicas; return those that the end of the iteration waits for."""
         messages = self.overlap.messages
-        forms = [
+        templates = [
             self.rows.overlapped(each.stream, each.exchange, each.device, each.priority) for each in messages
         ]
-        made = self.append("message", forms)
+        made = self.append("message", templates)
         self.late: list[int] = []
         waited = []
         for number, each in enumerate(messages):
@@ -216,7 +216,7 @@ class _Lowering(Programs):
                 self._after_gradients(task, each.stage, each.layers)
             if each.after_step:
                 self.late.append(task)
-            if each.after_step or not self.overlap.steps_at_once:
+            if each.after_step or not self.overlap.synchronous_step:
                 gated = self.begins(each.stage, each.needed_by)
                 if self.in_order:
                     self.across.add(gated, task)
@@ -224,10 +224,10 @@ class _Lowering(Programs):
                     self.within.add(gated, task)  # of the step before
             if each.after_forward is not None and self.in_order:
                 self.ahead.add(task, self.begins(each.stage, (each.after_forward,)))
-            if not each.after_step and self.overlap.steps_at_once:
+            if not each.after_step and self.overlap.synchronous_step:
                 waited.append(task)
         self._acknowledge(made)
-        if not self.overlap.steps_at_once:
+        if not self.overlap.synchronous_step:
             self._update(made)
         return np.asarray(waited, dtype=np.int64)
 
@@ -238,9 +238,9 @@ class _Lowering(Programs):
             for layer in each.needed_by:
                 awaited.setdefault((each.stage, layer), []).append(int(made[number]))
         for stage in range(self.order.stages):
-            forms = self.rows.updates(stage, int(self.device_of[stage]))
-            done = self.append("optimizer", list(forms.values()))
-            for layer, task in zip(forms, done.tolist(), strict=True):
+            templates = self.rows.updates(stage, int(self.device_of[stage]))
+            done = self.append("optimizer", list(templates.values()))
+            for layer, task in zip(templates, done.tolist(), strict=True):
                 if self.in_order:
                     self.within.add(task, self.tail[self.last(int(self.device_of[stage]))])
                 else:
@@ -263,8 +263,8 @@ class _Lowering(Programs):
             back = task
             if each.acknowledgement_seconds:
                 kind = Kind("barrier", "acknowledgement")
-                form = self.palette.add("", kind, each.device, each.acknowledgement_seconds)
-                back = int(self.append("acknowledgement", [form])[0])
+                template = self.template_table.add("", kind, each.device, each.acknowledgement_seconds)
+                back = int(self.append("acknowledgement", [template])[0])
                 self.within.add(back, task)
             self.held.append((task, window, each.exchange.size_bytes, back))
 
@@ -298,7 +298,7 @@ class _Lowering(Programs):
     def _end(self, waited: _Ints) -> int:
         """Optimizer step and dependencies of the next iteration; return the last task of this one."""
         devices = range(len(self.order.devices))
-        if not self.overlap.steps_at_once:
+        if not self.overlap.synchronous_step:
             mark = self.append("mark", [self._barrier("mark")])
             self.within.add(mark, self.tail[self.last(0)])
             for device in devices:
@@ -313,8 +313,10 @@ class _Lowering(Programs):
         for stage, seconds in enumerate(self.step.optimizer):
             stepping[int(self.device_of[stage])] += seconds
         kind = Kind("optimizer", "optimizer")
-        forms = [self.palette.add(f"device {k}", kind, k, seconds) for k, seconds in enumerate(stepping)]
-        made = self.append("optimizer", forms)
+        templates = [
+            self.template_table.add(f"device {k}", kind, k, seconds) for k, seconds in enumerate(stepping)
+        ]
+        made = self.append("optimizer", templates)
         self.within.add(made, over)
         mark = self.append("mark", [self._barrier("mark")])
         self.within.add(mark, made)
@@ -327,4 +329,4 @@ class _Lowering(Programs):
         return int(mark[0])
 
     def _barrier(self, name: str) -> int:
-        return self.palette.add("", Kind("barrier", name), 0, 0.0)
+        return self.template_table.add("", Kind("barrier", name), 0, 0.0)

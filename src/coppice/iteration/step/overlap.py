@@ -1,7 +1,7 @@
 """Overlap of a step's communication: none, a data-parallel policy's messages, ZeRO-3, or Megatron's optimizer.
 
-* ``none``: passes, sends, sums of gradients and the optimizer take turns.
-* ``fsdp``: parameters that replicas share out are gathered while the layer before computes, two layers at a time, and
+* ``none``: passes, sends, gradient all-reduces and the optimizer take turns.
+* ``fsdp``: parameters that replicas shard are gathered while the layer before computes, two layers at a time, and
   gradients are scattered beside the backward pass, for every micro-batch (ZeRO-3: Rajbhandari et al., SC 2020; PyTorch
   FSDP: Zhao et al., VLDB 2023, section 3.3, whose limit on gathers in flight is two as well).
 * a data-parallel policy by its name, asked stage by stage: its messages run beside the last backward pass of a stage,
@@ -46,7 +46,7 @@ class Overlap:
     messages: tuple[StepMessage, ...] = ()  # Messages about gradients and parameters
     # The optimizer steps everywhere at once; otherwise a block is updated before its next forward pass, when
     # its messages are there
-    steps_at_once: bool = True
+    synchronous_step: bool = True
     # For stages whose last backward pass is not taken from the last block to the first: whole backward passes
     # and their halves over blocks, in order
     backward: Mapping[int, Sequence[tuple[Work, int]]] = field(default_factory=dict)
@@ -54,7 +54,7 @@ class Overlap:
     @property
     def crosses(self) -> bool:
         """Whether messages overlap with the next iteration."""
-        return not self.steps_at_once or any(message.after_step for message in self.messages)
+        return not self.synchronous_step or any(message.after_step for message in self.messages)
 
 
 def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
@@ -73,17 +73,17 @@ def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
     if name == "fsdp":
         if not sharded and step.replicas > 1:
             raise InputError(
-                "expected parameters that replicas share out for overlap fsdp, found none: take `shard=zero3`."
+                "expected parameters that replicas shard for overlap fsdp, found none: take `shard=zero3`."
             )
         return Overlap(name=name, gathers_ahead=True)
     if name == "fold3d":
         _refuse_shared(name, step, optimizer=True)
-        return Overlap(name=name, messages=fold3d_messages(step, order), steps_at_once=False)
+        return Overlap(name=name, messages=fold3d_messages(step, order), synchronous_step=False)
     if name == "megatron":
         _refuse_shared(name, step, optimizer=False)
         if not step.shares_optimizer and step.replicas > 1:
             raise InputError(
-                "expected an optimizer that replicas share out for overlap megatron, found none: take `shard=zero1`."
+                "expected an optimizer that replicas shard for overlap megatron, found none: take `shard=zero1`."
             )
         return Overlap(name=name, messages=tuple(_megatron(step, order)))
     policy = POLICIES[name].of()
@@ -97,11 +97,11 @@ def _refuse_shared(name: str, step: Step, *, optimizer: bool) -> None:
         return
     if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
         raise InputError(
-            f"expected parameters that replicas keep for overlap {name}, found them shared out: take fsdp."
+            f"expected parameters that replicas keep for overlap {name}, found them sharded: take fsdp."
         )
     if optimizer and step.shares_optimizer:
         raise InputError(
-            f"expected an optimizer that replicas do not share out for overlap {name}, found one: take megatron."
+            f"expected an optimizer that replicas do not shard for overlap {name}, found one: take megatron."
         )
 
 
@@ -111,14 +111,14 @@ def overlap_by(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> 
     if step.replicas == 1:
         return Overlap(name=policy.name)
     decided = policy_messages(policy, step, order)
-    if decided.backward and order.at_once:
+    if decided.backward and order.co_scheduled:
         raise InputError(
             f"expected passes in turn for policy {policy.name}, found an order that runs two at once: take 1f1b."
         )
     return Overlap(
         name=policy.name,
         messages=tuple(decided.messages),
-        steps_at_once=decided.steps_at_once,
+        synchronous_step=decided.synchronous_step,
         backward=decided.backward,
     )
 

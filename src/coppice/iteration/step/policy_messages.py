@@ -67,7 +67,7 @@ class StepDecisions:
     """Decisions of a data-parallel policy for a step."""
 
     messages: list[StepMessage]  # Its messages
-    steps_at_once: bool  # The optimizer steps when all have arrived
+    synchronous_step: bool  # The optimizer steps when all have arrived
     # Stages whose last backward pass has an order of its own: passes and halves of them over blocks
     backward: dict[int, list[tuple[Work, int]]]
 
@@ -83,7 +83,7 @@ def policy_messages(policy: DataParallelPolicy, step: Step, order: PipelineOrder
     found: list[StepMessage] = []
     backward: dict[int, list[tuple[Work, int]]] = {}
     device_of = order.device_of()
-    at_once = True
+    synchronous = True
     for stage in range(len(step.stages)):
         workload = stage_workload(step, stage)
         if not sum(workload.bytes):
@@ -92,7 +92,7 @@ def policy_messages(policy: DataParallelPolicy, step: Step, order: PipelineOrder
         turns = [(_WORKS[each.kind], each.layer) for each in policy.backward(workload)]
         if turns != [(Work.BACKWARD, layer) for layer in reversed(range(workload.layers))]:
             backward[stage] = turns
-        at_once &= all(message.needed_by == workload.roots for message in messages)
+        synchronous &= all(message.needed_by == workload.roots for message in messages)
         ranked = any(message.priority for message in messages)
         first = len(found)
         for message in messages:
@@ -121,4 +121,4 @@ def policy_messages(policy: DataParallelPolicy, step: Step, order: PipelineOrder
                     acknowledgement_seconds=message.acknowledgement_seconds,
                 )
             )
-    return StepDecisions(messages=found, steps_at_once=at_once, backward=backward)
+    return StepDecisions(messages=found, synchronous_step=synchronous, backward=backward)

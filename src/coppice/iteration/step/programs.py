@@ -11,7 +11,7 @@ from numpy.typing import NDArray
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.overlap import Overlap
-from coppice.iteration.step.palette import Kind, Palette
+from coppice.iteration.step.templates import Kind, TemplateTable
 from coppice.rows import offsets, ranges
 
 KIND_OF_WORK = {
@@ -37,12 +37,12 @@ def exchange_kind(part: str, each: GroupExchange) -> Kind:
 class Row:
     """Tasks of a pass, in order."""
 
-    forms: list[int] = field(default_factory=list)  # TaskForm of each
+    templates: list[int] = field(default_factory=list)  # TaskTemplate of each
     begins: dict[int, int] = field(default_factory=dict)  # First task of each block, where blocks are apart
     ends: dict[int, int] = field(default_factory=dict)  # Last task of each block
-    # First task of a block, and the form of the gather that it waits for
+    # First task of a block, and the template of the gather that it waits for
     gathers: list[tuple[int, int]] = field(default_factory=list)
-    # Last task of a block, and the form of the scatter that follows
+    # Last task of a block, and the template of the scatter that follows
     scatters: list[tuple[int, int]] = field(default_factory=list)
 
 
@@ -52,7 +52,7 @@ class Rows:
 
     step: Step  # The step
     overlap: Overlap  # What runs beside computation
-    palette: Palette  # Where forms are numbered
+    template_table: TemplateTable  # Where templates are numbered
     one_stream: bool  # What blocks a device runs on its own stream, so that a bound counts it
     contention: float  # Share of a device that exchanges beside computation take from it
 
@@ -60,8 +60,8 @@ class Rows:
         """A pass as one computation, then its collectives of each kind."""
         row = Row()
         blocks = self.step.stages[stage]
-        row.forms.append(self._compute(work, device, sum(self._seconds(block, work) for block in blocks)))
-        row.forms += self._exchanges(self._inside(blocks, work), device)
+        row.templates.append(self._compute(work, device, sum(self._seconds(block, work) for block in blocks)))
+        row.templates += self._exchanges(self._inside(blocks, work), device)
         return row
 
     def by_block(self, stage: int, work: Work, device: int, *, starts: Iterable[int], last: bool) -> Row:
@@ -79,12 +79,12 @@ class Rows:
             turns = list(self.overlap.backward.get(stage, turns))
         for part, number in turns:
             block = blocks[number]
-            first = row.begins[number] = len(row.forms)
+            first = row.begins[number] = len(row.templates)
             if number in marked:
-                row.forms.append(self.palette.add("", Kind("barrier", "start"), device, 0.0))
-            row.forms.append(self._compute(part, device, self._seconds(block, part)))
-            row.forms += self._exchanges(self._inside([block], part), device)
-            row.ends[number] = len(row.forms) - 1
+                row.templates.append(self.template_table.add("", Kind("barrier", "start"), device, 0.0))
+            row.templates.append(self._compute(part, device, self._seconds(block, part)))
+            row.templates += self._exchanges(self._inside([block], part), device)
+            row.ends[number] = len(row.templates) - 1
             if self.overlap.gathers_ahead:
                 self._ahead(row, block, part, device, first)
         return row
@@ -96,7 +96,7 @@ class Rows:
         if not every or not self.step.optimizer:
             return {}
         return {
-            number: self.palette.add(
+            number: self.template_table.add(
                 f"device {device}",
                 Kind("optimizer", "optimizer"),
                 device,
@@ -110,7 +110,7 @@ class Rows:
         """Template of a send from one device to another."""
         each = self.step.send or GroupExchange(group="pp", collective="send", size_bytes=0.0, seconds=0.0)
         stream = f"device {device}" if self._blocks_here else f"link {device} to {target}"
-        return self.palette.add(stream, exchange_kind("send", each), device, each.seconds, each.loads)
+        return self.template_table.add(stream, exchange_kind("send", each), device, each.seconds, each.loads)
 
     @property
     def _blocks_here(self) -> bool:
@@ -119,7 +119,7 @@ class Rows:
     def overlapped(self, stream: str, each: GroupExchange, device: int, priority: int = 0) -> int:
         """Task template of an exchange overlapped with computation."""
         loads = {**each.loads, "SMs": self.contention} if self.contention else each.loads
-        return self.palette.add(
+        return self.template_table.add(
             f"{stream} {device}", exchange_kind("message", each), device, each.seconds, loads, priority
         )
 
@@ -132,7 +132,7 @@ class Rows:
             if gathers and each.when in _PHASES[work]:
                 row.gathers.append((first, self.overlapped("gathers", each, device)))
             if not gathers and work in (Work.BACKWARD, Work.WEIGHT):
-                row.scatters.append((len(row.forms) - 1, self.overlapped("network", each, device)))
+                row.scatters.append((len(row.templates) - 1, self.overlapped("network", each, device)))
 
     def _seconds(self, block: LayerBlock, work: Work) -> float:
         """Compute time of a pass over a block."""
@@ -143,7 +143,7 @@ class Rows:
 
     def _compute(self, work: Work, device: int, seconds: float) -> int:
         loads = {"SMs": 1.0} if self.contention else None
-        return self.palette.add(f"device {device}", KIND_OF_WORK[work], device, seconds, loads)
+        return self.template_table.add(f"device {device}", KIND_OF_WORK[work], device, seconds, loads)
 
     def _inside(self, blocks: Sequence[LayerBlock], work: Work) -> Iterator[GroupExchange]:
         """Exposed collectives inside a pass."""
@@ -171,7 +171,7 @@ class Rows:
                     links[link] = links.get(link, 0.0) + share * each.seconds
         stream = f"device {device}" if self.one_stream else f"exchanges {device}"
         return [
-            self.palette.add(
+            self.template_table.add(
                 stream, kind, device, total, {link: busy / total for link, busy in taken[kind].items()}
             )
             for kind, total in seconds.items()
@@ -255,8 +255,10 @@ class Programs:
         self, step: Step, order: PipelineOrder, overlap: Overlap, *, in_order: bool, contention: float
     ) -> None:
         self.step, self.order, self.overlap, self.in_order = step, order, overlap, in_order
-        self.palette = Palette()
-        self.rows = Rows(step, overlap, self.palette, not in_order and not order.at_once, contention)
+        self.template_table = TemplateTable()
+        self.rows = Rows(
+            step, overlap, self.template_table, not in_order and not order.co_scheduled, contention
+        )
         self.passes = order.passes()
         table = np.fromiter(
             (value for each in self.passes for value in (each.stage, CODE[each.work], each.micro_batch)),
@@ -278,7 +280,7 @@ class Programs:
     def _lay_out(self) -> None:
         """Choose the tasks of every pass, and number them."""
         messages = self.overlap.messages
-        updates = not self.overlap.steps_at_once
+        updates = not self.overlap.synchronous_step
         about = {each.stage for each in messages if each.layers}
         awaited = {
             each.stage
@@ -296,7 +298,7 @@ class Programs:
         self.first_forward = first
         rows: list[Row] = []
         special = np.zeros(len(self.passes), dtype=np.bool_)
-        if self.overlap.gathers_ahead or self.order.at_once:
+        if self.overlap.gathers_ahead or self.order.co_scheduled:
             special[:] = True
         stages = range(self.order.stages)
         opened = [stage for stage in stages if updates or stage in awaited]
@@ -305,8 +307,8 @@ class Programs:
         special[self.last_gradient[np.asarray(closed, dtype=np.int64)]] = True
         is_first = np.zeros(len(self.passes), dtype=np.bool_)
         is_first[first] = True
-        form = self.stage * 16 + self.work * 4 + special * 2 + (is_first & special)
-        values, self.row_of = np.unique(form, return_inverse=True)
+        template = self.stage * 16 + self.work * 4 + special * 2 + (is_first & special)
+        values, self.row_of = np.unique(template, return_inverse=True)
         for value in values.tolist():
             stage, work = value // 16, _WORKS[value // 4 % 4]
             device = int(self.device_of[stage])
@@ -317,19 +319,19 @@ class Programs:
                     work,
                     device,
                     starts=starts.get(stage, ()) if opening else (),
-                    last=not (self.overlap.gathers_ahead or self.order.at_once),
+                    last=not (self.overlap.gathers_ahead or self.order.co_scheduled),
                 )
             else:
                 row = self.rows.whole(stage, work, device)
             target = self._target(stage, work)
             if target is not None and self.overlap.sends_block:
-                row.forms.append(self.rows.send(device, target))
+                row.templates.append(self.rows.send(device, target))
             rows.append(row)
         self.table = rows
-        lengths = np.asarray([len(row.forms) for row in rows], dtype=np.int64)
+        lengths = np.asarray([len(row.templates) for row in rows], dtype=np.int64)
         self.start = offsets(lengths[self.row_of])
-        flat = np.asarray([each for row in rows for each in row.forms], dtype=np.int32)
-        self.forms = [flat[ranges(offsets(lengths)[:-1][self.row_of], lengths[self.row_of])]]
+        flat = np.asarray([each for row in rows for each in row.templates], dtype=np.int32)
+        self.templates = [flat[ranges(offsets(lengths)[:-1][self.row_of], lengths[self.row_of])]]
         self.size = int(self.start[-1])
         self.program = self.size
         self.head, self.tail = self.start[:-1], self.start[1:] - 1
@@ -361,10 +363,10 @@ class Programs:
         target = int(self.device_of[to])
         return target if target != self.device_of[stage] else None
 
-    def append(self, name: str, forms: Sequence[int] | NDArray[np.int32]) -> _Ints:
+    def append(self, name: str, templates: Sequence[int] | NDArray[np.int32]) -> _Ints:
         """Append tasks; return their numbers."""
-        made = np.asarray(forms, dtype=np.int32)
-        self.forms.append(made)
+        made = np.asarray(templates, dtype=np.int32)
+        self.templates.append(made)
         self.sections.append((name, len(made)))
         self.size += len(made)
         return np.arange(self.size - len(made), self.size, dtype=np.int64)
@@ -374,7 +376,7 @@ class Programs:
         alone = np.ones(len(self.passes), dtype=np.int64)
         for device, program in enumerate(self.order.devices):
             places = {each: number for number, each in enumerate(program, start=int(self.first_pass[device]))}
-            alone[[places[second] for _, second in self.order.at_once if second in places]] = 0
+            alone[[places[second] for _, second in self.order.co_scheduled if second in places]] = 0
         return np.cumsum(alone) - 1
 
     def last(self, device: int) -> _Ints:

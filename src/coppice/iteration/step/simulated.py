@@ -16,7 +16,7 @@ from coppice.iteration.running import LowerBounds, TaskTimes, lower_bounds, run_
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.graph import StepGraph, step_graph
 from coppice.iteration.step.overlap import Overlap, overlap_named
-from coppice.iteration.step.palette import Kind
+from coppice.iteration.step.templates import Kind
 from coppice.iteration.tasks import TaskGraph
 
 _Floats = NDArray[np.float64]
@@ -258,7 +258,7 @@ def _until_it_repeats(
     Where the optimizer steps at once, an iteration depends on nothing but what follows the step before: one is enough,
     two where messages follow it.
     """
-    counts = _COUNTS if not overlap.steps_at_once else (2 if overlap.crosses else 1,)
+    counts = _COUNTS if not overlap.synchronous_step else (2 if overlap.crosses else 1,)
     for count in counts:
         made = step_graph(step, order, overlap, count=count, contention=contention)
         times = run_tasks(made.graph)
@@ -275,7 +275,7 @@ def _bounds(step: Step, order: PipelineOrder, overlap: Overlap) -> LowerBounds:
     Where messages may run beside the next iteration, they count as loads of their streams and links alone, and so does
     what a device computes: it may fill what it waits for at the beginning with the end of the iteration before.
     """
-    if overlap.steps_at_once:
+    if overlap.synchronous_step:
         return lower_bounds(step_graph(step, order, overlap, in_order=False).graph)
     alone = Overlap(name=overlap.name, sends_block=overlap.sends_block, gathers_ahead=overlap.gathers_ahead)
     path = lower_bounds(step_graph(step, order, alone, in_order=False).graph)

@@ -7,7 +7,7 @@ keeps what a convolution reads and, where it is normalised, what it gives; activ
 16 bits; weights, gradients and momentum 32 (automatic mixed precision).
 
 The deep learning recommendation model (DLRM; Naumov et al., arXiv 1906.00091) is two MLPs, and tables of embeddings.
-MLPs are copied to every GPU, tables shared out: a GPU looks up its tables for the batch of all and gets the rows of its
+MLPs are copied to every GPU, tables sharded: a GPU looks up its tables for the batch of all and gets the rows of its
 own samples from all others, an all-to-all forward and one backward.
 """
 
@@ -191,7 +191,7 @@ LAYERED_MODELS: Mapping[str, Callable[[], LayeredModel]] = {
     "vgg-19": lambda: vgg(19),
     "dlrm": dlrm,
 }
-"""Models that are rows of layers, made when they are asked for."""
+"""Models that are sequential models, made when they are asked for."""
 
 
 def any_model(name: str) -> Transformer | LayeredModel:

@@ -13,7 +13,7 @@ class MatrixProduct:
     rows: float  # Rows for a sample: tokens, or places of a picture
     n: float  # Columns of the weights
     k: float  # Rows of the weights
-    parts: float = 1  # Matrices of this size that share out the rows: experts, groups of a convolution
+    parts: float = 1  # Matrices of this size that shard the rows: experts, groups of a convolution
 
     @property
     def flops(self) -> float:

@@ -214,7 +214,7 @@ def layer_workload(
     *,
     workers: int,
     samples: float,  # Samples of a batch of one of them
-    # What a sum of gradients carries a second; None: a ring of the cluster
+    # What a gradient all-reduce carries a second; None: a ring of the cluster
     bytes_per_second: float | None = None,
     message_seconds: float | None = None,  # What a sum takes by itself; None: a ring of the cluster
 ) -> LayerWorkload:

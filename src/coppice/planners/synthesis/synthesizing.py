@@ -14,7 +14,7 @@ from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import InputError
-from coppice.planners.choice import Made
+from coppice.planners.choice import PlannerOutput
 from coppice.planners.planning import PlannedResult, Stopwatch, verified
 from coppice.planners.synthesis.method import Request, Status, Synthesis, method_named
 
@@ -129,7 +129,7 @@ def synthesize(
         )
     planned = None
     if answer.body is not None:
-        made = Made(body=answer.body, parameters=answer.parameters)
+        made = PlannerOutput(body=answer.body, parameters=answer.parameters)
         planned = verified(asked, made, found, method, watch)
     return SynthesizedResult(
         problem=asked,

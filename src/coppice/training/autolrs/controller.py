@@ -227,13 +227,13 @@ class Controller:
         return "ok"
 
     def _begin(self, phase: SearchPhase, *, lr: float, length: int) -> None:
-        """A new segment."""
+        """Start a new segment."""
         state = self.state
         state.phase, state.lr, state.length, state.done = phase, lr, length, 0
         state.losses, state.validations = [], []
 
     def _begin_stage(self, events: list[Event]) -> SearchDecision:
-        """The search before a stage; none where too few steps remain to judge by."""
+        """Start the search before a stage; none where too few steps remain to judge by."""
         state, settings = self.state, self.settings
         left = None if settings.kept_steps is None else settings.kept_steps - state.kept
         if left == 0:
@@ -268,7 +268,7 @@ class Controller:
         )
 
     def _end_trial(self, verdict: str) -> SearchDecision:
-        """Judge the trial; then the next one, or the stage."""
+        """Judge the trial, then start the next one or the stage."""
         state, settings = self.state, self.settings
         fit, forecast = (None, inf) if verdict != "ok" else self._forecast()
         event = TrialEnd(
@@ -333,7 +333,7 @@ class Controller:
         ), forecast
 
     def _choice(self, *, below: float = inf) -> float:
-        """The best rate that was tried and has not failed."""
+        """Best rate tried that has not failed."""
         state, settings = self.state, self.settings
         trials = [trial for trial in state.trials if trial.lr < below]
         number = best_of(
@@ -351,7 +351,7 @@ class Controller:
         return trials[number].lr
 
     def _retreat(self, verdict: str) -> SearchDecision:
-        """The stage fails at its rate: begin it again with the best lower one."""
+        """Repeat a failed stage with the best lower rate."""
         state = self.state
         failed = state.lr
         state.chosen = self._choice(below=failed)
@@ -361,7 +361,7 @@ class Controller:
         return SearchDecision(action=Action.RESTORE, ended=True, events=[event])
 
     def _end_kept(self) -> SearchDecision:
-        """The warm-up or a stage is over."""
+        """End the warm-up or a stage."""
         state, settings = self.state, self.settings
         event = self._kept_event()
         state.kept += state.done
@@ -388,7 +388,7 @@ class Controller:
 
 
 def _limit(losses: Sequence[float]) -> float:
-    """The loss at the end of a trial, and what noise may add to it.
+    """Acceptable loss at the end of a trial, with an allowance for noise.
 
     A short trial at too large a rate may look good before training collapses; the stage then ends worse than its own
     trial, which took a tenth of its steps.
@@ -400,5 +400,5 @@ def _limit(losses: Sequence[float]) -> float:
 
 
 def _finite_or_inf(value: float) -> float:
-    """An overflow or a division by nothing is a failure."""
+    """Map overflow and division by zero to a failure."""
     return value if isfinite(value) else inf

@@ -134,7 +134,7 @@ def _check(x: Series, y: Series, horizon: float) -> None:
 
 
 def _best(x: Series, y: Series, weights: Series, rates: Series) -> tuple[float, float, float]:
-    """``a, b, c`` of least weighted squares: a grid over ``log b``, then golden section around its best point."""
+    """Weighted least squares for ``a, b, c``: a grid over ``log b``, then golden-section search at its best point."""
     squares = _squares(x, y, weights, rates)
     best = int(squares.argmin())
     low, high = np.log(rates[max(best - 1, 0)]), np.log(rates[min(best + 1, len(rates) - 1)])
@@ -160,7 +160,7 @@ def _best(x: Series, y: Series, weights: Series, rates: Series) -> tuple[float, 
 def _believed(
     x: Series, y: Series, weights: Series, best: tuple[float, float, float]
 ) -> tuple[float, float, float]:
-    """The best curve, or a steeper one that the data does not tell from it.
+    """The best curve, or a steeper one that the data cannot distinguish from it.
 
     A decay much slower than the data is long is a straight line, and its far end a multiple of the noise: it is
     believed on evidence only. The steeper curve has levelled out by a factor e at the end of the data.
@@ -254,7 +254,7 @@ def fit_published(losses: npt.ArrayLike, *, validating: bool = False) -> Exponen
 
 
 def _without_outliers(x: Series, y: Series, *, validating: bool) -> tuple[Series, Series]:
-    """The points that stay after the published number of rounds."""
+    """Points left after the published number of outlier rounds."""
     half = len(x) / 2
     for _ in range(1 if validating else _ROUNDS):
         if len(x) <= _DEGREE + 1:
@@ -319,7 +319,7 @@ def _simplex(value: Callable[[float], float]) -> float:
 def _moved(
     value: Callable[[float], float], best: float, step: float, at_best: float, at_worst: float
 ) -> tuple[float, float]:
-    """The point that replaces the worst one: reflected, expanded or contracted."""
+    """Point that replaces the worst one: reflected, expanded or contracted."""
     reflected = best + step
     at_reflected = value(reflected)
     if at_reflected < at_best:

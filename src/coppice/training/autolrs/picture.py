@@ -158,7 +158,7 @@ def _lr(event: Kept | TrialEnd | Retreat) -> float:
 
 
 def _legend(axes: Axes, found: Sequence[Span]) -> None:
-    """A line for each kind that there is, beside the picture, where it hides nothing."""
+    """Legend with an entry for each kind drawn, placed outside the plot."""
     from matplotlib.lines import Line2D
 
     words = {

@@ -11,11 +11,11 @@ if find_spec(PACKAGE) is None:
     raise MissingExtraError.of(PACKAGE, extra="autolrs")
 
 from coppice.training.torch.autolrs import AutoLRS, lightning_callback  # noqa: E402 (a missing torch is named first)
-from coppice.training.torch.chunked.carrying import PlanExecutor, carry_out, collective_graph  # noqa: E402
-from coppice.training.torch.chunked.grids import MotifGroups  # noqa: E402
-from coppice.training.torch.chunked.orders import CarriedPlan, agreed_plan  # noqa: E402
+from coppice.training.torch.chunked.execution import PlanExecutor, collective_graph, execute_plan  # noqa: E402
+from coppice.training.torch.chunked.grids import PhaseGroups  # noqa: E402
+from coppice.training.torch.chunked.orders import OrderedPlan, agreed_plan  # noqa: E402
 from coppice.training.torch.chunked.recorded_steps import measured_graph  # noqa: E402
-from coppice.training.torch.chunked.sections import ParallelSection  # noqa: E402
+from coppice.training.torch.chunked.sections import TensorParallelModule  # noqa: E402
 from coppice.training.torch.chunked.templates import CollectiveBuffers  # noqa: E402
 from coppice.training.torch.estimation import runtime_estimation  # noqa: E402
 from coppice.training.torch.mixture.inference import ExpertPaths, ReplicatedExperts  # noqa: E402
@@ -35,23 +35,23 @@ from coppice.training.torch.tensor.triggered_product import TrackedProduct  # no
 
 __all__ = [
     "AutoLRS",
-    "CarriedPlan",
     "CollectiveBuffers",
     "DegreeGroups",
     "ExpertPaths",
     "MegatronBlock",
     "MixtureOfExperts",
-    "MotifGroups",
-    "ParallelSection",
+    "OrderedPlan",
+    "PhaseGroups",
     "PipelineHandoff",
     "PlanExecutor",
     "PlannedExchange",
     "ReplicatedExperts",
     "SummedPart",
+    "TensorParallelModule",
     "TrackedProduct",
     "agreed_plan",
-    "carry_out",
     "collective_graph",
+    "execute_plan",
     "expert_parameter_names",
     "fused_optimizer",
     "lightning_callback",

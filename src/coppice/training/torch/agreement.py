@@ -63,7 +63,7 @@ def require_equal_arguments(told: Mapping[str, object], call: str, group: dist.P
 
 
 def _is_plain(value: object) -> bool:
-    """Whether a value is a number, a word, nothing, or made of those."""
+    """Whether a value is a number, a string, None, or a container of those."""
     if isinstance(value, Mapping):
         return all(map(_is_plain, value.values()))
     if isinstance(value, (list, tuple)):

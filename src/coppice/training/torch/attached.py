@@ -85,7 +85,7 @@ class ModuleAttachments:
 
 
 class _PlainCopies:
-    """How a module is copied: without what is attached to it. Stands in the place of its ``__reduce_ex__``."""
+    """Copy protocol of a module without its attachments; replaces its ``__reduce_ex__``."""
 
     def __init__(self, module: nn.Module) -> None:
         self._module = weakref.ref(module)
@@ -94,20 +94,20 @@ class _PlainCopies:
         self._settles: list[Callable[[], None]] = []
 
     def leave_out(self, settle: Callable[[], None], *, hook: int | None = None, name: str = "") -> None:
-        """Copies do not have a hook, or an attribute."""
+        """Exclude a hook, or an attribute, from copies."""
         self._hooks |= set() if hook is None else {hook}
         self._names |= {name} if name else set()
         if settle not in self._settles:
             self._settles.append(settle)
 
     def still(self, module: nn.Module) -> bool:
-        """Whether something is attached to the module."""
+        """Whether anything is attached to the module."""
         state = vars(module)
         hooks = {each for name, value in state.items() if "hooks" in name and value for each in value}
         return bool(self._hooks & hooks or (self._names - {_REDUCE}) & state.keys())
 
     def __call__(self, protocol: SupportsIndex) -> Any:
-        """What `copy` and `pickle` make the copy of."""
+        """Reduce value for `copy` and `pickle`."""
         module = self._module()
         assert module is not None
         for settle in self._settles:
@@ -121,7 +121,7 @@ class _PlainCopies:
         return made, given, *rest
 
     def _plain(self, state: Mapping[str, Any]) -> dict[str, Any]:
-        """Attributes without what is attached."""
+        """Attributes without attachments."""
         return {
             name: type(value)((key, each) for key, each in value.items() if key not in self._hooks)
             if "hooks" in name and isinstance(value, dict)
@@ -131,7 +131,7 @@ class _PlainCopies:
         }
 
     def __deepcopy__(self, memo: object) -> Any:
-        """A class that copies its attributes by itself would take over what is attached."""
+        """Deep copy of classes that copy their own attributes."""
         del memo
         module = self._module()
         raise InputError(
@@ -141,7 +141,7 @@ class _PlainCopies:
 
 
 def _plain_copies(module: nn.Module) -> _PlainCopies:
-    """What a module's copies are made by."""
+    """Copy protocol of a module."""
     found = vars(module).get(_REDUCE)
     if not isinstance(found, _PlainCopies):
         found = vars(module)[_REDUCE] = _PlainCopies(module)
@@ -149,7 +149,7 @@ def _plain_copies(module: nn.Module) -> _PlainCopies:
 
 
 def _group_called(name: str) -> dist.ProcessGroup:
-    """The group of a name in this process."""
+    """Process group of a name in this process."""
     try:
         found: Any = torch._C._distributed_c10d  # noqa: SLF001 (torch finds its groups so)
         resolved: dist.ProcessGroup = found._resolve_process_group(name)  # noqa: SLF001
@@ -162,7 +162,7 @@ def _group_called(name: str) -> dist.ProcessGroup:
 
 
 def _reduced_group(group: dist.ProcessGroup) -> tuple[Callable[[str], dist.ProcessGroup], tuple[str]]:
-    """Groups are copied and saved by name: a copy of a layer that sums over ranks does so over the same ones."""
+    """Copy process groups by name: a copied layer reduces over the same ranks."""
     return _group_called, (group.group_name,)
 
 

@@ -309,7 +309,7 @@ class AutoLRS:
         return True
 
     def _observe(self) -> None:
-        """Hand the losses over and do what is decided."""
+        """Pass the losses on, and execute the decision."""
         losses = self._losses.read()
         values = list(losses)
         due = self._controller.validation_due(len(losses))
@@ -320,7 +320,7 @@ class AutoLRS:
         self._act(self._world.observe(self._controller, values, validation))
 
     def _validate(self) -> float:
-        """The validation loss; training goes on as if nothing had been asked."""
+        """Validation loss, without side effects on the training."""
         if self._val_fn is None:
             raise InputError("expected a validation function, found none: give val_fn.")
         modes = [(module, module.training) for module in self._training.model.modules()]
@@ -343,7 +343,7 @@ class AutoLRS:
         self._prepare()
 
     def _prepare(self) -> None:
-        """Set the rate of the next step, and note when losses are wanted next."""
+        """Set the rate of the next step, and when losses are due next."""
         controller = self._controller
         self._next_event = controller.steps_to_event
         self._rates.set(controller.lr_at(controller.state.done + self._losses.steps))
@@ -368,7 +368,7 @@ def _check(*, rng: str, buffers: str, method: str, accumulate: int) -> None:
 
 
 def _things(also: Mapping[str, Any] | None, **named: Any) -> dict[str, Any]:
-    """Everything with a state that goes back, by name."""
+    """Everything whose state is restored, by name."""
     things = {name: thing for name, thing in named.items() if thing is not None} | dict(also or {})
     for name, thing in things.items():
         pairs = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
@@ -415,7 +415,7 @@ def lightning_callback(**options: Any) -> Any:
 
 
 class _Adapter:
-    """The hooks; Lightning's base class is mixed in when the callback is made."""
+    """Hooks; Lightning's base class is mixed in when the callback is made."""
 
     def __init__(self, options: dict[str, Any]) -> None:
         self.tuner: AutoLRS | None = None
@@ -425,7 +425,7 @@ class _Adapter:
         self._steps = 0
 
     def on_train_start(self, trainer: Any, pl_module: Any) -> None:
-        """Build the search, when weights and optimizer are loaded."""
+        """Build the search once weights and optimizer are loaded."""
         if len(trainer.optimizers) != 1 or trainer.lr_scheduler_configs:
             raise InputError(
                 f"expected one optimizer and no scheduler, found {len(trainer.optimizers)} and "
@@ -444,7 +444,7 @@ class _Adapter:
         self._steps = trainer.global_step
 
     def on_train_batch_end(self, trainer: Any, pl_module: Any, outputs: Any, *_: Any) -> None:  # noqa: ARG002
-        """A batch is done; a step may be."""
+        """Count a batch, and possibly a step."""
         loss = outputs["loss"] if isinstance(outputs, dict) else outputs
         self._losses.append(loss.detach())
         if trainer.global_step == self._steps or self.tuner is None:
@@ -457,14 +457,14 @@ class _Adapter:
             trainer.should_stop = True
 
     def on_train_end(self, trainer: Any, pl_module: Any) -> None:  # noqa: ARG002
-        """Leave no trial behind in the model."""
+        """Restore the model if a trial is unfinished."""
         if self.tuner is not None:
             self.tuner.finish()
 
     def state_dict(self) -> dict[str, Any]:
-        """What Lightning's checkpoints hold of the search."""
+        """State of the search for Lightning's checkpoints."""
         return {} if self.tuner is None else self.tuner.state_dict()
 
     def load_state_dict(self, state_dict: dict[str, Any]) -> None:
-        """What a checkpoint held; it is used when training starts."""
+        """Keep a checkpoint's state until training starts."""
         self._loaded = state_dict or None

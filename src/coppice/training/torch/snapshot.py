@@ -89,7 +89,7 @@ class Training:
         _finish_copies()
 
     def _loose(self) -> list[torch.Tensor]:
-        """Parameters that the optimizer trains and the model does not hold."""
+        """Parameters that the optimizer trains outside the model."""
         known = {id(parameter) for parameter in self.model.parameters()}
         return [parameter for parameter in _parameters(self.optimizer) if id(parameter) not in known]
 
@@ -176,7 +176,7 @@ def _copy_named(tensors: dict[str, Any], saved: dict[str, Any], kind: str) -> No
 
 
 def _extra_state(model: torch.nn.Module) -> dict[str, Any]:
-    """State of modules that is neither parameter nor buffer."""
+    """Module state outside of parameters and buffers."""
     own = torch.nn.Module.get_extra_state
     return {
         name: module.get_extra_state()
@@ -201,7 +201,7 @@ def _changed(what: str, before: object, now: object) -> str:
 
 
 def _finish_copies() -> None:
-    """Copies to and from pinned memory are asynchronous."""
+    """Wait for asynchronous copies to and from pinned memory."""
     if _cuda.is_initialized():
         torch.cuda.synchronize()
 
@@ -337,7 +337,7 @@ def copy_into(tensor: torch.Tensor, packed: Any) -> None:
 
 
 def _local(tensor: torch.Tensor) -> torch.Tensor:
-    """The part of a tensor that this rank holds."""
+    """This rank's shard of a tensor."""
     if isinstance(tensor, DTensor):
         with torch.no_grad():
             return tensor.to_local()

@@ -225,7 +225,9 @@ def test_fold3d(gradients: float, chunks: int, expected: float) -> None:
     assert sum(each.exchange.size_bytes for each in fold3d_messages(step, order)) == pytest.approx(
         4 * gradients
     )
-    unsplit = Overlap(name="unsplit", messages=fold3d_messages(step, order, share=0.0), steps_at_once=False)
+    unsplit = Overlap(
+        name="unsplit", messages=fold3d_messages(step, order, share=0.0), synchronous_step=False
+    )
     whole = simulate_step(step, order, overlap=unsplit)
     assert found.seconds <= whole.seconds + 1e-8
 

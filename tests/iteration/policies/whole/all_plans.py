@@ -5,16 +5,16 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
 
 
-def least_seconds(graph: OperationGraph, rows: Sequence[Sequence[MotifChoice]]) -> float:
+def least_seconds(graph: OperationGraph, rows: Sequence[Sequence[OperationChoice]]) -> float:
     """The least time over all orders of decisions and all choices, a row for each decision."""
     known = graph.decisions()
     return min(
         graph.seconds(
-            MotifPlan(
+            WholePlan(
                 choices=dict(zip(known, row, strict=True)),
                 ranks={name: rank for rank, name in enumerate(order)},
             )

@@ -8,15 +8,15 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.centauri import Centauri, path_tails, tiered_plan
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.partition import (
     AXES,
     AXES_OF_LABEL,
     best_pieces,
-    collective_ways,
+    collective_decompositions,
     pieces_seconds,
 )
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
 from iteration.policies.whole.all_plans import least_seconds
 
 
@@ -31,17 +31,17 @@ def test_exact_times_of_pieces() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 4, 8, 16, 32])
 def test_tasks_in_pieces_take_what_the_formula_says(pieces: int) -> None:
     for compute, send in ((8.0, 16.0), (16.0, 8.0), (1.0, 1.0)):
-        work = Motif(kind="forward", amount=compute, channels=("device",))
-        sums = Motif(kind="all_reduce", amount=send, channels=("NIC",))
+        work = Phase(kind="forward", amount=compute, channels=("device",))
+        sums = Phase(kind="all_reduce", amount=send, channels=("NIC",))
         given = {"decision": "sum", "group": "sum"}
         graph = OperationGraph(
             operations=(
-                GraphOperation(name="layer", ways=((work,),), **given),
-                GraphOperation(name="sum", ways=((sums,),), after=(0,), **given),
+                GraphOperation(name="layer", decompositions=((work,),), **given),
+                GraphOperation(name="sum", decompositions=((sums,),), after=(0,), **given),
             ),
             channels={"device": Channel(), "NIC": Channel(start_seconds=0.125)},
         )
-        found = graph.seconds(MotifPlan(choices={"sum": MotifChoice(pieces=pieces)}))
+        found = graph.seconds(WholePlan(choices={"sum": OperationChoice(pieces=pieces)}))
         assert found == pytest.approx(pieces_seconds(compute, send, 0.125, pieces), abs=1e-8)
 
 
@@ -69,12 +69,12 @@ def test_the_best_number_of_many_pieces() -> None:
 def test_groups_follow_the_formulas(nodes: int, ranks: int) -> None:
     size, inside, between, hop = 64.0, 8.0, 1.0, 0.01
 
-    def seconds(motif: Motif) -> float:
-        return motif.amount / (inside if motif.channels == ("NVLink",) else between) + hop * motif.starts
+    def seconds(phase: Phase) -> float:
+        return phase.amount / (inside if phase.channels == ("NVLink",) else between) + hop * phase.starts
 
-    def of(collective: str, label: str) -> tuple[Motif, ...]:
-        ways, labels = collective_ways(collective, size, nodes=nodes, ranks_of_node=ranks)
-        return ways[labels.index(label)]
+    def of(collective: str, label: str) -> tuple[Phase, ...]:
+        decompositions, labels = collective_decompositions(collective, size, nodes=nodes, ranks_of_node=ranks)
+        return decompositions[labels.index(label)]
 
     far = size * (nodes - 1) / (nodes * ranks * between) + hop * (nodes - 1)
     near = size * (ranks - 1) / (ranks * inside) + hop * (ranks - 1)
@@ -86,7 +86,7 @@ def test_groups_follow_the_formulas(nodes: int, ranks: int) -> None:
     flat = size * (nodes * ranks - 1) / (nodes * ranks * between) + hop * (nodes * ranks - 1)
     assert seconds(*of("all_gather", "plain")) == pytest.approx(flat)
     assert sum(map(seconds, of("all_reduce", "substituted"))) == pytest.approx(2 * flat)
-    # An exchange between nodes carries what leaves the node, whatever the way.
+    # An exchange between nodes carries what leaves the node, whatever the decomposition.
     for label in ("plain", "grouped", "substituted"):
         sent = sum(each.amount for each in of("all_to_all", label) if each.channels == ("NIC",))
         assert sent == pytest.approx(size * (nodes - 1) / nodes)
@@ -94,13 +94,13 @@ def test_groups_follow_the_formulas(nodes: int, ranks: int) -> None:
 
 def test_groups_that_cannot_be() -> None:
     with pytest.raises(InputError, match="a group of two ranks or more, found 1 nodes of 1"):
-        collective_ways("all_reduce", 1.0, nodes=1, ranks_of_node=1)
+        collective_decompositions("all_reduce", 1.0, nodes=1, ranks_of_node=1)
     with pytest.raises(InputError, match="found 'gather'"):
-        collective_ways("gather", 1.0, nodes=1, ranks_of_node=2)
-    ways, labels = collective_ways("all_reduce", 8.0, nodes=1, ranks_of_node=4)
+        collective_decompositions("gather", 1.0, nodes=1, ranks_of_node=2)
+    decompositions, labels = collective_decompositions("all_reduce", 8.0, nodes=1, ranks_of_node=4)
     assert labels == ("plain", "substituted")
-    assert {motif.channels for way in ways for motif in way} == {("NVLink",)}
-    assert collective_ways("all_reduce", 8.0, nodes=4, ranks_of_node=4, axes=())[1] == ("plain",)
+    assert {phase.channels for decomposition in decompositions for phase in decomposition} == {("NVLink",)}
+    assert collective_decompositions("all_reduce", 8.0, nodes=4, ranks_of_node=4, axes=())[1] == ("plain",)
 
 
 def some_step(draw: random.Random, layers: int) -> OperationGraph:
@@ -109,13 +109,13 @@ def some_step(draw: random.Random, layers: int) -> OperationGraph:
     before: tuple[int, ...] = ()
     for layer in range(layers):
         where = f"layer {layer}"
-        work = Motif(kind="backward", amount=draw.choice([0.5, 1, 3]), channels=("device",))
+        work = Phase(kind="backward", amount=draw.choice([0.5, 1, 3]), channels=("device",))
         blocking = draw.random() < 0.5
         name = f"C{layer}"
         operations.append(
             GraphOperation(
                 name=f"B{layer}",
-                ways=((work,),),
+                decompositions=((work,),),
                 after=before,
                 layer=where,
                 decision=name if blocking else "",
@@ -124,11 +124,13 @@ def some_step(draw: random.Random, layers: int) -> OperationGraph:
         )
         own = len(operations) - 1
         kind = draw.choice(["all_reduce", "all_gather", "all_to_all"])
-        ways, labels = collective_ways(kind, draw.choice([1.0, 4.0]), nodes=2, ranks_of_node=2)
+        decompositions, labels = collective_decompositions(
+            kind, draw.choice([1.0, 4.0]), nodes=2, ranks_of_node=2
+        )
         operations.append(
             GraphOperation(
                 name=name,
-                ways=ways,
+                decompositions=decompositions,
                 labels=labels,
                 after=(own,),
                 decision=name,
@@ -150,8 +152,8 @@ def brute_force(graph: OperationGraph, axes: frozenset[str], pieces: tuple[int, 
     known = graph.decisions()
     rows = [
         [
-            MotifChoice(pieces=count, way=way)
-            for way, label in enumerate(operation.labels)
+            OperationChoice(pieces=count, decomposition=decomposition)
+            for decomposition, label in enumerate(operation.labels)
             if AXES_OF_LABEL[label] <= axes
             for count in (pieces if "workload" in axes else (1,))
         ]
@@ -215,13 +217,13 @@ def test_more_to_choose_from_never_takes_longer_often(seed: int) -> None:
 
 
 def test_the_three_axes_together() -> None:
-    ways, labels = collective_ways("all_reduce", 16.0, nodes=4, ranks_of_node=4)
-    work = Motif(kind="backward", amount=12.0, channels=("device",))
+    decompositions, labels = collective_decompositions("all_reduce", 16.0, nodes=4, ranks_of_node=4)
+    work = Phase(kind="backward", amount=12.0, channels=("device",))
     given = {"decision": "sum", "group": "sum"}
     graph = OperationGraph(
         operations=(
-            GraphOperation(name="layer", ways=((work,),), **given),
-            GraphOperation(name="sum", ways=ways, labels=labels, after=(0,), **given),
+            GraphOperation(name="layer", decompositions=((work,),), **given),
+            GraphOperation(name="sum", decompositions=decompositions, labels=labels, after=(0,), **given),
         ),
         channels={
             "device": Channel(),
@@ -239,7 +241,9 @@ def test_paths_are_those_of_operations() -> None:
     graph = some_step(random.Random(9), 3)
     tails = path_tails(graph)
     assert max(tails) >= max(
-        sum(motif.amount for motif in each.ways[0]) for each in graph.operations if not each.decision
+        sum(phase.amount for phase in each.decompositions[0])
+        for each in graph.operations
+        if not each.decision
     )
     for number, each in enumerate(graph.operations):
         assert all(tails[other] >= tails[number] for other in each.after)

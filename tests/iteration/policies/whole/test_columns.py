@@ -9,29 +9,29 @@ import pytest
 
 from coppice import _core
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
 from coppice.iteration.running import run_tasks
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
 
-def readable_tasks(graph: OperationGraph, plan: MotifPlan) -> TaskGraph:
+def readable_tasks(graph: OperationGraph, plan: WholePlan) -> TaskGraph:
     """The tasks of a plan, one by one."""
     built = TaskGraphBuilder()
     choices = [
-        plan.choices.get(each.decision, MotifChoice()) if each.decision else MotifChoice()
+        plan.choices.get(each.decision, OperationChoice()) if each.decision else OperationChoice()
         for each in graph.operations
     ]
     ends: list[list[int]] = []  # per operation: the last task of each piece, and that of all
     first = 0
     for each, choice in zip(graph.operations, choices, strict=True):
-        length = len(list(graph.motifs(each, plan)))
+        length = len(list(graph.phases(each, plan)))
         own = [first + (piece + 1) * length - 1 for piece in range(choice.pieces)]
         own.append(own[-1] + (choice.pieces > 1))
         ends.append(own)
         first = own[-1] + 1
     for each, choice in zip(graph.operations, choices, strict=True):
-        row = list(graph.motifs(each, plan))
+        row = list(graph.phases(each, plan))
         rank = plan.ranks.get(each.decision, each.priority) if each.decision else each.priority
         for piece in range(choice.pieces):
             before = []
@@ -39,16 +39,16 @@ def readable_tasks(graph: OperationGraph, plan: MotifPlan) -> TaskGraph:
                 there = graph.operations[other]
                 alike = each.group and each.group == there.group and choices[other].pieces == choice.pieces
                 before.append(ends[other][piece if alike else -1])
-            for motif, name in row:
+            for phase, name in row:
                 channel = graph.channels[name]
-                title = each.name if len(row) == 1 else f"{each.name}: {motif.kind}"
+                title = each.name if len(row) == 1 else f"{each.name}: {phase.kind}"
                 before = [
                     built.add(
                         title if choice.pieces == 1 else f"{title} ({piece + 1} of {choice.pieces})",
-                        motif.kind,
+                        phase.kind,
                         -1 if channel.parallel else built.stream(name),
-                        motif.starts * channel.start_seconds
-                        + motif.amount / choice.pieces / channel.units_per_second,
+                        phase.starts * channel.start_seconds
+                        + phase.amount / choice.pieces / channel.units_per_second,
                         after=before,
                         priority=rank,
                         loads=channel.loads,
@@ -60,7 +60,7 @@ def readable_tasks(graph: OperationGraph, plan: MotifPlan) -> TaskGraph:
 
 
 def some_graph(draw: random.Random) -> OperationGraph:
-    """Operations in groups and alone, in one or more ways, on channels that share links."""
+    """Operations in groups and alone, in one or more decompositions, on channels that share links."""
     channels = {
         "device": Channel(),
         "fast": Channel(units_per_second=4, start_seconds=0.05, loads={"link": 0.75}),
@@ -68,8 +68,8 @@ def some_graph(draw: random.Random) -> OperationGraph:
         "free": Channel(parallel=True),
     }
 
-    def motif(*names: str) -> Motif:
-        return Motif(
+    def phase(*names: str) -> Phase:
+        return Phase(
             kind=draw.choice(["sum", "send"]),
             amount=draw.choice([0, 1, 3]),
             channels=names,
@@ -83,14 +83,14 @@ def some_graph(draw: random.Random) -> OperationGraph:
         some = [("device",), ("fast", "slow"), ("slow",), ("slow", "device", "fast")]
         if not decision:
             some.append(("free",))
-        ways = tuple(
-            tuple(motif(*draw.choice(some)) for _ in range(draw.randint(1, 3)))
+        decompositions = tuple(
+            tuple(phase(*draw.choice(some)) for _ in range(draw.randint(1, 3)))
             for _ in range(draw.randint(1, 3))
         )
         operations.append(
             GraphOperation(
                 name=f"operation {number}",
-                ways=ways,
+                decompositions=decompositions,
                 after=before,
                 decision=decision,
                 group=draw.choice(["", "x", "y"]),
@@ -100,12 +100,12 @@ def some_graph(draw: random.Random) -> OperationGraph:
     return OperationGraph(operations=tuple(operations), channels=channels)
 
 
-def some_plan(draw: random.Random) -> MotifPlan:
-    return MotifPlan(
+def some_plan(draw: random.Random) -> WholePlan:
+    return WholePlan(
         choices={
-            name: MotifChoice(
+            name: OperationChoice(
                 pieces=draw.choice([1, 2, 3, 8]),
-                way=draw.randrange(4),
+                decomposition=draw.randrange(4),
                 channels=tuple(draw.randrange(4) for _ in range(draw.randrange(5))),
             )
             for name in "abcd"
@@ -137,12 +137,12 @@ def test_tasks_of_plans_are_those_of_the_rules() -> None:
 
 def test_plans_and_times_that_cannot_be() -> None:
     def graph(amount: float) -> OperationGraph:
-        work = Motif(kind="sum", amount=amount, channels=("NIC",))
-        operation = GraphOperation(name="sums", ways=((work,),), decision="a")
+        work = Phase(kind="sum", amount=amount, channels=("NIC",))
+        operation = GraphOperation(name="sums", decompositions=((work,),), decision="a")
         return OperationGraph(operations=(operation,), channels={"NIC": Channel()})
 
     with pytest.raises(InputError, match="a plan that cuts a in 1 piece or more, found 0"):
-        graph(1).seconds(MotifPlan(choices={"a": MotifChoice(pieces=0)}))
+        graph(1).seconds(WholePlan(choices={"a": OperationChoice(pieces=0)}))
     with pytest.raises(InputError, match=r"0 or more seconds, found -1\.0 for sums"):
         graph(-1).seconds()
     assert OperationGraph(operations=(), channels={}).seconds() == 0.0

@@ -11,8 +11,8 @@ import pytest
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina, packed_experts, remote_share
 from coppice.iteration.policies.whole.lina_inference import PathPopularity, place_experts, second_phase
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
 from coppice.iteration.running import run_tasks
 
 
@@ -26,8 +26,8 @@ def operation(
     decision: str = "",
     group: str = "",
 ) -> GraphOperation:
-    motif = Motif(kind=kind, amount=amount, channels=(channel,))
-    return GraphOperation(name=name, ways=((motif,),), after=after, decision=decision, group=group)
+    phase = Phase(kind=kind, amount=amount, channels=(channel,))
+    return GraphOperation(name=name, decompositions=((phase,),), after=after, decision=decision, group=group)
 
 
 def late_exchange() -> OperationGraph:
@@ -168,7 +168,7 @@ def test_popular_experts_get_more_devices() -> None:
 
 
 def least_load(pieces: list[Fraction], devices: int) -> Fraction:
-    """Least load of the busiest device, by trying all ways."""
+    """Least load of the busiest device, by trying all decompositions."""
     best = sum(pieces, Fraction(0))
 
     def put(number: int, loads: list[Fraction]) -> None:
@@ -227,6 +227,6 @@ def test_many_placements_are_close_to_the_best() -> None:
 def test_what_is_sent_is_the_same_in_pieces() -> None:
     graph = late_exchange()
     for pieces in (1, 3, 7):
-        tasks = graph.task_graph(MotifPlan(choices={"sum": MotifChoice(pieces=pieces)}))
+        tasks = graph.task_graph(WholePlan(choices={"sum": OperationChoice(pieces=pieces)}))
         kind = tasks.kind_names.index("all_reduce")
         assert tasks.seconds[tasks.kinds == kind].sum() == pytest.approx(12)

@@ -8,36 +8,36 @@ import random
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import MOVES, OperationGraph
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
 from coppice.iteration.policies.whole.syndicate import Syndicate, search_plan
 from coppice.iteration.running import run_tasks
 from iteration.policies.whole.all_plans import least_seconds
 
 
-def motif(kind: str, amount: float, *channels: str) -> Motif:
-    return Motif(kind=kind, amount=amount, channels=channels)
+def phase(kind: str, amount: float, *channels: str) -> Phase:
+    return Phase(kind=kind, amount=amount, channels=channels)
 
 
 def two_channels() -> OperationGraph:
     """A sum, and an exchange for which experts wait; flat across NICs, or in stages inside nodes and between them."""
     sums = (
-        (motif("all_reduce", 8, "NIC"),),
+        (phase("all_reduce", 8, "NIC"),),
         (
-            motif("reduce_scatter", 8, "NVLink"),
-            motif("all_reduce", 6, "NIC"),
-            motif("all_gather", 8, "NVLink"),
+            phase("reduce_scatter", 8, "NVLink"),
+            phase("all_reduce", 6, "NIC"),
+            phase("all_gather", 8, "NVLink"),
         ),
     )
     exchange = (
-        (motif("all_to_all", 6, "NIC"),),
-        (motif("all_to_all", 6, "NVLink"), motif("all_to_all", 3, "NIC")),
+        (phase("all_to_all", 6, "NIC"),),
+        (phase("all_to_all", 6, "NVLink"), phase("all_to_all", 3, "NIC")),
     )
     return OperationGraph(
         operations=(
-            GraphOperation(name="sum", decision="sum", ways=sums),
-            GraphOperation(name="exchange", decision="exchange", ways=exchange),
-            GraphOperation(name="experts", ways=((motif("forward", 4, "device"),),), after=(1,)),
+            GraphOperation(name="sum", decision="sum", decompositions=sums),
+            GraphOperation(name="exchange", decision="exchange", decompositions=exchange),
+            GraphOperation(name="experts", decompositions=((phase("forward", 4, "device"),),), after=(1,)),
         ),
         channels={
             "device": Channel(),
@@ -50,7 +50,7 @@ def two_channels() -> OperationGraph:
 def test_order_and_mapping_together_beat_each_alone() -> None:
     graph = two_channels()
     order = search_plan(graph, moves=("order",))
-    mapping = search_plan(graph, moves=("pieces", "way", "channel"))
+    mapping = search_plan(graph, moves=("pieces", "decomposition", "channel"))
     both = search_plan(graph)
     assert all(each.exact for each in (order, mapping, both))
     assert both.seconds < order.seconds - 0.5
@@ -65,33 +65,44 @@ def test_order_and_mapping_together_beat_each_alone() -> None:
 @pytest.mark.parametrize("walk", [True, False])
 def test_nothing_is_gained_from_one_collective_on_one_channel(walk: bool) -> None:
     graph = OperationGraph(
-        operations=(GraphOperation(name="sum", decision="sum", ways=((motif("all_reduce", 8, "NIC"),),)),),
+        operations=(
+            GraphOperation(name="sum", decision="sum", decompositions=((phase("all_reduce", 8, "NIC"),),)),
+        ),
         channels={"NIC": Channel(start_seconds=0.125)},
     )
     found = search_plan(graph, walk=walk)
-    assert found.plan == MotifPlan()
+    assert found.plan == WholePlan()
     assert found.seconds == found.default_seconds == 8.125
     assert found.exact
 
 
 def some_graph(draw: random.Random, decisions: int, *, computes: int = 3) -> OperationGraph:
-    """Collectives between computation on a device, two channels for each motif, up to two ways."""
+    """Collectives between computation on a device, two channels for each phase, up to two decompositions."""
     operations: list[GraphOperation] = []
     kinds = [True] * decisions + [False] * computes
     draw.shuffle(kinds)
     for number, collective in enumerate(kinds):
         before = [other for other in range(number) if draw.random() < 0.4]
         if not collective:
-            work = motif("forward", draw.choice([0, 0.5, 1, 3]), "device")
-            operations.append(GraphOperation(name=f"F{number}", ways=((work,),), after=tuple(before)))
+            work = phase("forward", draw.choice([0, 0.5, 1, 3]), "device")
+            operations.append(
+                GraphOperation(name=f"F{number}", decompositions=((work,),), after=tuple(before))
+            )
             continue
         size = draw.choice([1, 2, 4, 8])
         both = draw.choice([("fast", "slow"), ("slow", "fast"), ("slow",)])
-        ways = [(motif("all_reduce", size, *both),)]
+        decompositions = [(phase("all_reduce", size, *both),)]
         if draw.random() < 0.5:
-            ways.append((motif("reduce_scatter", size / 2, "fast"), motif("all_gather", size / 2, "slow")))
+            decompositions.append(
+                (phase("reduce_scatter", size / 2, "fast"), phase("all_gather", size / 2, "slow"))
+            )
         operations.append(
-            GraphOperation(name=f"C{number}", decision=f"C{number}", ways=tuple(ways), after=tuple(before))
+            GraphOperation(
+                name=f"C{number}",
+                decision=f"C{number}",
+                decompositions=tuple(decompositions),
+                after=tuple(before),
+            )
         )
     channels = {
         "device": Channel(),
@@ -106,10 +117,10 @@ def brute_force(graph: OperationGraph, pieces: tuple[int, ...]) -> float:
     known = graph.decisions()
     rows = [
         [
-            MotifChoice(pieces=count, way=way, channels=channels)
+            OperationChoice(pieces=count, decomposition=decomposition, channels=channels)
             for count in pieces
-            for way, motifs in enumerate(operation.ways)
-            for channels in itertools.product(*(range(len(each.channels)) for each in motifs))
+            for decomposition, phases in enumerate(operation.decompositions)
+            for channels in itertools.product(*(range(len(each.channels)) for each in phases))
         ]
         for operation in known.values()
     ]
@@ -151,15 +162,15 @@ def check_random(seed: int, cases: int) -> None:
         tasks = graph.task_graph(found.plan)
         times = run_tasks(tasks)
         assert times.seconds == pytest.approx(found.seconds, abs=1e-8)
-        # All bytes are sent once, on the channels of the way that was taken.
+        # All bytes are sent once, on the channels of the decomposition that was taken.
         sent = dict.fromkeys(tasks.streams, 0.0)
         for task, stream in enumerate(tasks.stream):
             if stream >= 0:
                 sent[tasks.streams[stream]] += float(tasks.seconds[task])
         wanted = dict.fromkeys(tasks.streams, 0.0)
         for each in graph.operations:
-            pieces = found.plan.choices.get(each.decision, MotifChoice()).pieces
-            for part, name in graph.motifs(each, found.plan):
+            pieces = found.plan.choices.get(each.decision, OperationChoice()).pieces
+            for part, name in graph.phases(each, found.plan):
                 channel = graph.channels[name]
                 wanted[name] += part.amount / channel.units_per_second + pieces * channel.start_seconds
         assert sent == pytest.approx(wanted)
@@ -195,25 +206,27 @@ def test_free_communication_leaves_computation() -> None:
                 for name in graph.channels
             },
         )
-        computes = sum(each.ways[0][0].amount for each in graph.operations if not each.decision)
+        computes = sum(each.decompositions[0][0].amount for each in graph.operations if not each.decision)
         assert free.seconds() == pytest.approx(computes, abs=1e-8)
 
 
 def test_graphs_that_cannot_be() -> None:
-    part = motif("all_reduce", 1, "NIC")
+    part = phase("all_reduce", 1, "NIC")
     with pytest.raises(
-        InputError, match="expected ways of one motif or more for operation sum, found 0 ways"
+        InputError,
+        match="expected decompositions of one phase or more for operation sum, found 0 decompositions",
     ):
-        OperationGraph(operations=(GraphOperation(name="sum", ways=()),), channels={})
+        OperationGraph(operations=(GraphOperation(name="sum", decompositions=()),), channels={})
     with pytest.raises(InputError, match=r"that there are \(none\), found 'NIC'"):
-        OperationGraph(operations=(GraphOperation(name="sum", ways=((part,),)),), channels={})
+        OperationGraph(operations=(GraphOperation(name="sum", decompositions=((part,),)),), channels={})
     with pytest.raises(InputError, match="after operations below 1, found 1"):
         OperationGraph(
-            operations=(GraphOperation(name="sum", ways=((part,),), after=(1,)),), channels={"NIC": Channel()}
+            operations=(GraphOperation(name="sum", decompositions=((part,),), after=(1,)),),
+            channels={"NIC": Channel()},
         )
     with pytest.raises(InputError, match="any number of things at once, found decision 'a'"):
         OperationGraph(
-            operations=(GraphOperation(name="sum", ways=((part,),), decision="a"),),
+            operations=(GraphOperation(name="sum", decompositions=((part,),), decision="a"),),
             channels={"NIC": Channel(parallel=True)},
         )
 
@@ -223,5 +236,5 @@ def test_what_may_change_is_what_changes() -> None:
     assert not search_plan(graph, moves=("order",), budget=500, walk=True).plan.choices
     found = search_plan(graph, moves=("pieces",), budget=500, walk=True).plan
     assert not found.ranks
-    assert all(each.way == 0 and not each.channels for each in found.choices.values())
-    assert set(MOVES) == {"pieces", "way", "channel", "order"}
+    assert all(each.decomposition == 0 and not each.channels for each in found.choices.values())
+    assert set(MOVES) == {"pieces", "decomposition", "channel", "order"}

@@ -18,8 +18,8 @@ from coppice.iteration.policies.whole import steps
 from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES, whole_policy_named
 from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step, step_operations
 from coppice.iteration.policies.whole.syndicate import Syndicate
@@ -179,7 +179,7 @@ def test_exchanges_of_tokens_do_not_wait_for_sums() -> None:
     assert cut.seconds < plain - 2
     assert piece.seconds < cut.seconds
     sums = [decision for decision in cut.plan.choices if decision.startswith("dp")]
-    assert [cut.plan.choices[each] for each in sums] == [MotifChoice(pieces=12)]
+    assert [cut.plan.choices[each] for each in sums] == [OperationChoice(pieces=12)]
     assert {cut.plan.ranks[each] for each in cut.plan.ranks if each.startswith("ep")} == {0}
 
 
@@ -205,7 +205,7 @@ def test_large_steps_are_planned_by_few_micro_batches(monkeypatch: pytest.Monkey
     sizes = []
 
     class Watched(Lina):
-        def plan(self, graph: OperationGraph) -> MotifPlan:
+        def plan(self, graph: OperationGraph) -> WholePlan:
             sizes.append(len(graph.operations))
             return super().plan(graph)
 

@@ -1,4 +1,4 @@
-"""Recorded calls on the twin: replays like those of CUDA graphs, with nothing that a host counts."""
+"""Recorded calls on the emulated device: replays like those of CUDA graphs, with nothing that a host counts."""
 
 from __future__ import annotations
 
@@ -20,8 +20,8 @@ from coppice.run.engines.put_signal.emulated_graph import EmulatedGraph
 from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.errors import PeerLost, TimedOut
 from coppice.topology.presets import preset
+from support.emulated_groups import on_emulated_device
 from support.put_signal_cases import forest
-from support.twin_groups import on_twin
 
 REPLAYS = 40
 
@@ -77,7 +77,7 @@ def test_replays_are_right_and_leave_the_host_as_it_was(
         run()
         return [*outcome, wrong(-5)]
 
-    assert on_twin(work, seed=seed) == [[0] * (REPLAYS + 1)] * 3
+    assert on_emulated_device(work, seed=seed) == [[0] * (REPLAYS + 1)] * 3
 
 
 def both_put_twice(engine: PutSignalEngine, *, captured: bool) -> Any:
@@ -109,8 +109,8 @@ def both_put_twice(engine: PutSignalEngine, *, captured: bool) -> Any:
 
 
 def test_a_flag_holds_one_signal_where_a_counter_holds_many() -> None:
-    assert on_twin(lambda engine: both_put_twice(engine, captured=False), ranks=2) == ["done"] * 2
-    stuck = on_twin(lambda engine: both_put_twice(engine, captured=True), ranks=2)
+    assert on_emulated_device(lambda engine: both_put_twice(engine, captured=False), ranks=2) == ["done"] * 2
+    stuck = on_emulated_device(lambda engine: both_put_twice(engine, captured=True), ranks=2)
     assert stuck == [
         f"rank {rank} waited 0.5 s in a replay for rank {1 - rank}: see what that rank does, or allow more time."
         for rank in range(2)
@@ -161,7 +161,7 @@ def test_what_no_graph_can_hold_is_refused_before_anything_is_recorded() -> None
         "expected a program that may be captured, found one whose counters hold more than one signal: ",
         "expected a call that has run before it is recorded, found a new one: make the same call once before.",
     ]
-    for words in on_twin(work, ranks=4):
+    for words in on_emulated_device(work, ranks=4):
         assert [each.startswith(start) for each, start in zip(words, wanted, strict=True)] == [True, True], (
             words
         )
@@ -189,7 +189,7 @@ def test_a_rank_that_does_not_replay_is_lost_to_the_others() -> None:
             graph.replay(timeout_s=60)
         return str(found.value)
 
-    found = on_twin(work, seed=1)
+    found = on_emulated_device(work, seed=1)
     assert found[1] == "left"
     assert any("rank 1 has closed its engine while rank" in str(each) for each in found), found
 
@@ -213,4 +213,4 @@ def test_a_larger_call_leaves_a_recorded_one_right(tmp_path: Path) -> None:
         graph.replay(timeout_s=120)
         return [np.unique(many).tolist(), np.unique(found).tolist()]
 
-    assert on_twin(work) == [[[6], [18]]] * 3
+    assert on_emulated_device(work) == [[[6], [18]]] * 3

@@ -1,4 +1,4 @@
-"""The put/signal engine on the twin: results in every collective, what falls back, and ranks that are lost."""
+"""The put/signal engine on the emulated device: results of every collective, fallbacks, and lost ranks."""
 
 from __future__ import annotations
 
@@ -26,13 +26,13 @@ from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.put_signal.opening import DEVICE_VARIABLE, open_device, put_signal_engine
 from coppice.run.errors import PeerLost, RunError, TimedOut
 from coppice.topology.presets import preset
+from support.emulated_groups import on_emulated_device
 from support.put_signal_cases import COLLECTIVES, forest, wrong_program
 from support.rank_processes import rank_codes
-from support.twin_groups import on_twin
 
 RANKS = 3
 BENCH = "bench all_gather --engine put-signal -b 4K -e 4K -n 1 -w 0 -a forest,ring,native --json"
-WORKER = Path(__file__).parents[3] / "support" / "twin_ranks.py"
+WORKER = Path(__file__).parents[3] / "support" / "emulated_ranks.py"
 
 
 @pytest.mark.parametrize("seed", [-1, 0, 1, 2, 3])
@@ -57,7 +57,7 @@ def test_every_collective_is_right_whatever_the_delays(tmp_path: Path, seed: int
                 ran += run_and_compare(group, program)
         return ran
 
-    assert on_twin(work, seed=seed) == [7] * RANKS
+    assert on_emulated_device(work, seed=seed) == [7] * RANKS
 
 
 def run_and_compare(group: Communicator, program: Any) -> int:
@@ -90,7 +90,7 @@ def test_types_and_operations(tmp_path: Path) -> None:
         return [average, most, group.all_reduce(bits, dtype="bfloat16").tolist()]
 
     wanted = [[1.0, 2.0, 3.0, 4.0, 5.0], [2, 3, 4, 5, 6], [0x4040] * 3]
-    assert on_twin(work, seed=1) == [wanted] * RANKS
+    assert on_emulated_device(work, seed=1) == [wanted] * RANKS
 
 
 def test_what_puts_cannot_do_is_left_to_the_engine_below_and_told_once(
@@ -108,14 +108,14 @@ def test_what_puts_cannot_do_is_left_to_the_engine_below_and_told_once(
         return found
 
     with caplog.at_level(logging.WARNING, logger="coppice"):
-        found = on_twin(work)
+        found = on_emulated_device(work)
     assert [[len(each) for each in ranks] for ranks in found] == [[1, 2], [1, 2], [2, 3]]
     assert {each for ranks in found for row in ranks for each in row} == {6.0}
     told = [record.getMessage() for record in caplog.records if "differ in length" in record.getMessage()]
     assert told == ["numpy carries out what puts cannot: blocks of reduce_scatter that differ in length"]
 
 
-def test_the_twin_catches_a_landing_buffer_that_is_used_too_early() -> None:
+def test_the_emulated_device_catches_a_receive_buffer_that_is_used_too_early() -> None:
     """Its delays are adversarial: what the verifier refuses comes out wrong for some seed."""
     program = wrong_program()
 
@@ -129,7 +129,7 @@ def test_the_twin_catches_a_landing_buffer_that_is_used_too_early() -> None:
             wrong |= engine.rank == program.root and not (found == wanted).all()
         return wrong
 
-    assert any(any(on_twin(work, seed=seed, ranks=4)) for seed in range(40))
+    assert any(any(on_emulated_device(work, seed=seed, ranks=4)) for seed in range(40))
 
 
 def test_ranks_as_processes_of_which_one_is_killed(tmp_path: Path) -> None:
@@ -145,7 +145,7 @@ def test_ranks_as_processes_of_which_one_is_killed(tmp_path: Path) -> None:
     assert any("PeerLost rank 1 has ended while rank" in each for each in words), words
 
 
-def test_bench_on_processes_of_the_twin(tmp_path: Path) -> None:
+def test_bench_on_processes_of_the_emulated_device(tmp_path: Path) -> None:
     with socket.create_server(("127.0.0.1", 0)) as server:
         port = server.getsockname()[1]
     logs = [tmp_path / f"log{rank}" for rank in range(2)]
@@ -186,7 +186,7 @@ def test_a_rank_that_does_not_come_is_named_in_time() -> None:
         done.wait(60)
         return error
 
-    found = on_twin(work, ranks=3)
+    found = on_emulated_device(work, ranks=3)
     assert found[0] is None
     assert all(isinstance(each, TimedOut | PeerLost) for each in found[1:]), found
     assert any(
@@ -208,7 +208,7 @@ def test_a_rank_that_closes_its_engine_is_lost_to_the_others() -> None:
             engine.run_program(program, None, given, count=len(given), dtype=DataType.FLOAT64, timeout_s=60)
         return str(found.value)
 
-    found = on_twin(work, ranks=3)
+    found = on_emulated_device(work, ranks=3)
     assert any("rank 0 has closed its engine while rank" in str(each) for each in found), found
 
 
@@ -227,7 +227,7 @@ def test_an_error_of_the_library_ends_the_run_on_all_ranks() -> None:
             )
         return str(found.value)
 
-    found = on_twin(work, ranks=3)
+    found = on_emulated_device(work, ranks=3)
     assert found[1] == "all_reduce failed on the emulated device with OSError: unhandled system error."
     assert any("rank 1 has given up while rank" in str(found[rank]) for rank in (0, 2)), found
 
@@ -256,7 +256,7 @@ def test_signals_reach_a_peer_in_their_order_each_after_its_data() -> None:
             engine.exchange(b"")
         return found
 
-    assert on_twin(work, seed=0, ranks=2) == [[0] * 20] * 2
+    assert on_emulated_device(work, seed=0, ranks=2) == [[0] * 20] * 2
 
 
 def test_devices_that_are_not_there_say_so_in_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,7 +6,7 @@ A gather before a product, or a scatter behind one, is cut into a shard for each
 is c + (N - 1) max(c, h) - N c, with c for the product of a shard and h for its hop. A shard of rows / N rows
 reaches less of the peak than the product as a whole: with half of the peak at so many rows (``half_rows``) it takes
 (rows / N + half) / (rows + half) of its time instead of 1 / N. Where that costs more than it hides nothing is cut: the
-gate of the compiler. Sums of activations (all-reduce) are no pattern of the pass: switch sequence parallelism on.
+gate of the compiler. Activation all-reduces are no pattern of the pass: switch sequence parallelism on.
 """
 
 from __future__ import annotations

@@ -3,7 +3,7 @@
 A group of N GPUs runs a micro-batch. With degree d a block lies on d of them, and N / d replicas inside the group share
 the micro-batch out: products are as large, sums carry d / N of the activations over fewer ranks, and each GPU holds
 N / d times the parameters. Attention and MLP of a layer are a block each, taken to be alike. Times are those of a step
-with half of the micro-batch, so that products of halves reach less of the peak; sums of gradients between replicas
+with half of the micro-batch, so that products of halves reach less of the peak; gradient all-reduces between replicas
 inside the group are left out, as in the source. Bytes: what a block keeps of the micro-batch, and 16 for each
 parameter, states of mixed-precision Adam included (Rajbhandari et al., SC 2020).
 """

@@ -55,7 +55,7 @@ class ProductOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw
 class ProductPolicy(TensorPolicy):
     """Overlap each collective with its matrix product.
 
-    A pass has a product next to each gather and scatter, a sum of activations (all-reduce) is one of each; products of
+    A pass has a product next to each gather and scatter, an activation all-reduce is one of each; products of
     a pass are taken to be alike. The backward pass counts gradients of inputs only.
     """
 

@@ -23,7 +23,7 @@ Both ways around the ring, half of the shards each, hops go side by side: with m
 
     max(N c, (N - 1) c + h, m h + c (N even) or m h + 2 c (N odd)).
 
-A rank with one thread carries the tasks out in their order (:func:`carried_out`): it waits for a hop only before what
+A rank with one thread runs the tasks in their order (:func:`execution_order`): it waits for a hop only before what
 needs it, and starts whatever hops may start before it computes. So c and h of a round run side by side there as well,
 and it takes what the formulas say.
 
@@ -65,7 +65,7 @@ class RingStep:
     after: tuple[int, ...] = ()
 
 
-def carried_out(steps: Sequence[RingStep]) -> list[tuple[str, int]]:
+def execution_order(steps: Sequence[RingStep]) -> list[tuple[str, int]]:
     """Execution order of a single-threaded rank: ``start`` and ``wait`` of hops, ``run`` of all other tasks.
 
     Args:
@@ -73,7 +73,7 @@ def carried_out(steps: Sequence[RingStep]) -> list[tuple[str, int]]:
 
     Examples:
         >>> ring = RingProduct(ranks=2, product=1.0, hop=1.0)
-        >>> carried_out(ring.steps())
+        >>> execution_order(ring.steps())
         [('start', 0), ('run', 1), ('wait', 0), ('run', 2)]
     """
     done: set[int] = set()

@@ -5,8 +5,8 @@ Training via Communication Partitioning" (ASPLOS 2024), after its abstract; the 
 
 The axes are those of :mod:`coppice.iteration.policies.whole.partition`. The *operation* tier chooses the partition of
 a collective with the computation that gives and takes its pieces. The *layer* tier chooses again and orders what runs
-side by side in a layer of a pass: gradients of weights beside sums of tensor parallelism, gathering ahead. The *model*
-tier does the same over the whole step: sums of gradients, gathers of weights and sends by the longest path that
+side by side in a layer of a pass: gradients of weights beside tensor-parallel all-reduces, gathering ahead. The *model*
+tier does the same over the whole step: gradient all-reduces, gathers of weights and sends by the longest path that
 follows them. A tier starts with what those below it have found. Where there are few plans all are tried, and the best
 is proved; otherwise one decision is changed at a time until none helps. Results of each axis alone are starting points
 of the search over all, which is therefore never worse.
@@ -21,9 +21,9 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice import _core
-from coppice.iteration.policies.whole.motifs import GraphOperation, MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph, PlanSpace
 from coppice.iteration.policies.whole.partition import AXES, AXES_OF_LABEL
+from coppice.iteration.policies.whole.phases import GraphOperation, OperationChoice, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.running import run_tasks
 
@@ -45,16 +45,16 @@ class _TierSearch:
             for decision, operation in graph.decisions().items()
         }
 
-    def _allowed(self, operation: GraphOperation, choice: MotifChoice) -> bool:
+    def _allowed(self, operation: GraphOperation, choice: OperationChoice) -> bool:
         """Whether a choice lies along the axes."""
-        label = operation.labels[choice.way] if choice.way < len(operation.labels) else ""
+        label = operation.labels[choice.decomposition] if choice.decomposition < len(operation.labels) else ""
         return AXES_OF_LABEL.get(label, frozenset()) <= self.axes
 
-    def descend(self, graph: OperationGraph, plan: MotifPlan, *, order: bool) -> MotifPlan:
+    def descend(self, graph: OperationGraph, plan: WholePlan, *, order: bool) -> WholePlan:
         """Coordinate descent: change one decision after the other while the step gets faster."""
         known: dict[object, float] = {}
 
-        def seconds(plan: MotifPlan) -> float:
+        def seconds(plan: WholePlan) -> float:
             key = plan.key()
             if key not in known:
                 known[key] = graph.seconds(plan)
@@ -79,9 +79,9 @@ class _TierSearch:
                 break
         return plan
 
-    def tiers(self, most: int) -> MotifPlan:
+    def tiers(self, most: int) -> WholePlan:
         """Plans of the tiers, one after the other."""
-        plan = MotifPlan()
+        plan = WholePlan()
         for label, order in (("group", False), ("layer", True))[:most]:
             parts: dict[str, list[int]] = {}
             for number, each in enumerate(self.graph.operations):
@@ -99,13 +99,13 @@ class _TierSearch:
 
 
 def tiered_plan(
-    graph: OperationGraph,  # Operations whose ways are labelled as those of `collective_ways`
+    graph: OperationGraph,  # Operations whose decompositions are labelled as those of `collective_decompositions`
     *,
     axes: Iterable[str] = AXES,  # What may be done, of `AXES` of the partitions
     tiers: int = len(TIERS),  # How many of the tiers decide, from the smallest
     most_pieces: int = 16,  # Pieces of an operation at most, a power of two
     budget: int = 2000,  # Plans that are simulated at most in each part; where there are no more, all are
-) -> MotifPlan:
+) -> WholePlan:
     """Search a plan tier by tier along some axes; never worse than the plain one."""
     wanted = frozenset(axes)
     pieces = tuple(2**k for k in range(most_pieces.bit_length()))
@@ -113,7 +113,7 @@ def tiered_plan(
     if wanted == frozenset(AXES) and tiers == len(TIERS) and space.count() <= budget:
         return space.best()[0]
     search = _TierSearch(graph, axes=wanted, pieces=pieces, budget=budget)
-    found = [MotifPlan(), *(search.tiers(count) for count in range(1, tiers + 1))]
+    found = [WholePlan(), *(search.tiers(count) for count in range(1, tiers + 1))]
     if len(wanted) > 1:
         found += [
             tiered_plan(graph, axes=(axis,), tiers=tiers, most_pieces=most_pieces, budget=budget)
@@ -123,22 +123,22 @@ def tiered_plan(
     return search.descend(graph, best, order=True) if tiers == len(TIERS) else best
 
 
-def _choosing(decision: str, choice: MotifChoice) -> Callable[[MotifPlan], MotifPlan]:
+def _choosing(decision: str, choice: OperationChoice) -> Callable[[WholePlan], WholePlan]:
     """Change of one decision."""
 
-    def change(plan: MotifPlan) -> MotifPlan:
+    def change(plan: WholePlan) -> WholePlan:
         choices = {name: kept for name, kept in plan.choices.items() if name != decision}
-        if choice != MotifChoice():
+        if choice != OperationChoice():
             choices[decision] = choice
         return replace(plan, choices=choices)
 
     return change
 
 
-def _urgent(decisions: list[str], decision: str) -> Callable[[MotifPlan], MotifPlan]:
+def _urgent(decisions: list[str], decision: str) -> Callable[[WholePlan], WholePlan]:
     """Change that gives a decision the highest priority."""
 
-    def change(plan: MotifPlan) -> MotifPlan:
+    def change(plan: WholePlan) -> WholePlan:
         ranks = {name: plan.ranks.get(name, number) for number, name in enumerate(decisions)}
         ranks[decision] = min(ranks.values(), default=0) - 1
         order = sorted(ranks, key=lambda name: ranks[name])
@@ -152,10 +152,10 @@ def _merged(ranks: Mapping[str, int], order: list[str]) -> dict[str, int]:
     return dict(ranks) | {name: number for number, name in enumerate(order)}
 
 
-def _by_path(graph: OperationGraph) -> Callable[[MotifPlan], MotifPlan]:
+def _by_path(graph: OperationGraph) -> Callable[[WholePlan], WholePlan]:
     """Change that orders decisions by their longest path to the end."""
 
-    def change(plan: MotifPlan) -> MotifPlan:
+    def change(plan: WholePlan) -> WholePlan:
         tail = path_tails(graph)
         most: dict[str, float] = {}
         for each, seconds in zip(graph.operations, tail, strict=True):
@@ -176,7 +176,7 @@ def path_tails(graph: OperationGraph) -> list[float]:
     first, at = [], 0
     for each in graph.operations:
         first.append(float(tail[at]))
-        at += len(each.ways[0])
+        at += len(each.decompositions[0])
     return first
 
 
@@ -214,7 +214,7 @@ class Centauri(WholePolicy):
     beside: ClassVar[bool] = True
     options: ClassVar[type[msgspec.Struct]] = CentauriOptions
 
-    def plan(self, graph: OperationGraph) -> MotifPlan:
+    def plan(self, graph: OperationGraph) -> WholePlan:
         """Best plan of the tiers, never worse than the plain one."""
         settings = self.settings
         return tiered_plan(

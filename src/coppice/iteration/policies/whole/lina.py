@@ -3,7 +3,7 @@
 Source: Li et al., "Accelerating Distributed MoE Training and Inference with Lina" (USENIX ATC 2023).
 
 In the backward pass of a mixture of experts the exchanges of tokens (all-to-all), for which computation waits, share
-the network with sums of gradients, for which nothing waits yet. So sums are cut in micro-operations, and one starts
+the network with gradient all-reduces, for which nothing waits yet. So sums are cut in micro-operations, and one starts
 only where no exchange is running or ready: an exchange waits for one micro-operation at most. Exchanges are cut by
 tokens as well, so that the experts compute one piece while the next is exchanged. With exchanges of a seconds each
 way, f of experts and n pieces (2 or more, nothing else on the network, no cost of a start) a layer takes max(2 a, f +
@@ -22,8 +22,8 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 
 _EXCHANGE = "all_to_all"
@@ -34,7 +34,7 @@ _TOKEN_PIECES = (1, 2, 4, 8)
 class LinaOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Chunk sizes."""
 
-    micro_bytes: Annotated[float, msgspec.Meta(gt=0)] = 30e6  # Sums of gradients are cut in as many bytes
+    micro_bytes: Annotated[float, msgspec.Meta(gt=0)] = 30e6  # Gradient all-reduces are cut in as many bytes
     # Pieces of exchanges; 0: of 1, 2, 4 and 8 those with which the step takes least
     token_pieces: Annotated[int, msgspec.Meta(ge=0)] = 0
 
@@ -48,26 +48,26 @@ class Lina(WholePolicy):
     decides = frozenset({"experts", "gradients"})
     options: ClassVar[type[msgspec.Struct]] = LinaOptions
 
-    def plan(self, graph: OperationGraph) -> MotifPlan:
+    def plan(self, graph: OperationGraph) -> WholePlan:
         """All-to-alls before all-reduces, all-reduces in micro-operations, all-to-alls in chunks with their experts."""
-        choices: dict[str, MotifChoice] = {}
+        choices: dict[str, OperationChoice] = {}
         ranks: dict[str, int] = {}
         exchanges = []
         for decision, operation in graph.decisions().items():
             own = [each for each in graph.operations if each.decision == decision]
-            kinds = {motif.kind for each in own for motif in each.ways[0]}
+            kinds = {phase.kind for each in own for phase in each.decompositions[0]}
             if _EXCHANGE in kinds:
                 exchanges.append(decision)
-            # What goes piece by piece with computation, as sums of tensor parallelism, is awaited at once.
+            # What goes piece by piece with computation, as tensor-parallel all-reduces, is awaited at once.
             waits = _EXCHANGE in kinds or any(each.group for each in own) or not kinds & _SUMS
             ranks[decision] = 0 if waits else 1
             if not waits:
                 pieces = math.ceil(operation.bytes / self.settings.micro_bytes)
-                choices[decision] = MotifChoice(pieces=max(1, pieces))
+                choices[decision] = OperationChoice(pieces=max(1, pieces))
         wanted = (self.settings.token_pieces,) if self.settings.token_pieces else _TOKEN_PIECES
         plans = [
-            MotifPlan(
-                choices=choices | {each: MotifChoice(pieces=pieces) for each in exchanges if pieces > 1},
+            WholePlan(
+                choices=choices | {each: OperationChoice(pieces=pieces) for each in exchanges if pieces > 1},
                 ranks=ranks,
             )
             for pieces in (wanted if exchanges else wanted[:1])

@@ -1,8 +1,8 @@
 """Operation graph of a step before partition, routes and order of collectives are decided.
 
-An operation runs in one of several *ways*. A way is a row of motifs, as SYNDICATE (NSDI 2023) calls the parts of a
-collective: a reduce-scatter and an all-gather, a stage inside nodes and one between them. A motif runs on one of
-several channels, which do one thing at a time. Operations may be cut in pieces: the motifs of a piece follow each
+An operation runs by one of several *decompositions*, sequences of phases (the motifs of SYNDICATE, NSDI 2023): a
+reduce-scatter and an all-gather, a stage inside nodes and one between them. A phase runs on one of several channels,
+which do one thing at a time. Operations may be cut in pieces: the phases of a piece follow each
 other, and pieces of operations of one group, such as an exchange of tokens and the experts that wait for them, go
 piece by piece. A plan settles all that, and which operations are more urgent; the graph of tasks follows.
 
@@ -25,7 +25,7 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
 from coppice.iteration.running import run_tasks
 from coppice.iteration.tasks import TaskGraph
 from coppice.rows import first_rows, offsets, ranges
@@ -47,14 +47,14 @@ class OperationColumns:
         self.decisions = {name: number for number, name in enumerate(decisions)}
         groups: dict[str, int] = {"": -1}
         known: dict[int, int] = {}
-        self.shared = list({id(each.ways): each.ways for each in operations}.values())
-        for number, ways in enumerate(self.shared):
-            known[id(ways)] = number
+        self.shared = list({id(each.decompositions): each.decompositions for each in operations}.values())
+        for number, decompositions in enumerate(self.shared):
+            known[id(decompositions)] = number
         self.columns: dict[str, NDArray[Any]] = {
             "decision": _column((self.decisions.get(each.decision, -1) for each in operations), np.int32),
             "group": _column((groups.setdefault(each.group, len(groups)) for each in operations), np.int32),
             "priority": _column((each.priority for each in operations), np.int64),
-            "ways": _column((known[id(each.ways)] for each in operations), np.int32),
+            "ways": _column((known[id(each.decompositions)] for each in operations), np.int32),
             "after_start": offsets(_column((len(each.after) for each in operations), np.int64)),
             "after": _column((other for each in operations for other in each.after), np.int32),
             **self._options(channels),
@@ -74,32 +74,32 @@ class OperationColumns:
         self.streams = tuple(name for name, each in channels.items() if not each.parallel)
         number = {name: stream for stream, name in enumerate(self.streams)}
         place = {name: at for at, name in enumerate(channels)}
-        ways = [way for ways in self.shared for way in ways]
-        motifs = [motif for way in ways for motif in way]
-        options = [(motif, name) for motif in motifs for name in motif.channels]
+        decompositions = [decomposition for decompositions in self.shared for decomposition in decompositions]
+        phases = [phase for decomposition in decompositions for phase in decomposition]
+        options = [(phase, name) for phase in phases for name in phase.channels]
         of_option = [channels[name] for _, name in options]
         kinds: dict[str, int] = {"barrier": 0}
         self.kind = _column((kinds.setdefault(each.kind, len(kinds)) for each, _ in options), np.int32)
         self.kind_names = tuple(kinds)
         self.channel = _column((place[name] for _, name in options), np.int64)
-        self.width = max(map(len, ways), default=0)
+        self.width = max(map(len, decompositions), default=0)
         return {
             "way_start": offsets(_column(map(len, self.shared), np.int64)),
-            "motif_start": offsets(_column(map(len, ways), np.int64)),
-            "option_start": offsets(_column((len(each.channels) for each in motifs), np.int64)),
+            "motif_start": offsets(_column(map(len, decompositions), np.int64)),
+            "option_start": offsets(_column((len(each.channels) for each in phases), np.int64)),
             "stream": _column((number.get(name, -1) for _, name in options), np.int32),
             "starting": _column(
                 (
-                    motif.starts * each.start_seconds
-                    for (motif, _), each in zip(options, of_option, strict=True)
+                    phase.starts * each.start_seconds
+                    for (phase, _), each in zip(options, of_option, strict=True)
                 ),
                 np.float64,
             ),
-            "amount": _column((motif.amount for motif, _ in options), np.float64),
+            "amount": _column((phase.amount for phase, _ in options), np.float64),
             "rate": _column((each.units_per_second for each in of_option), np.float64),
         }
 
-    def task_graph(self, plan: MotifPlan) -> TaskGraph:
+    def task_graph(self, plan: WholePlan) -> TaskGraph:
         """Task graph under a plan."""
         settled = self._settled(plan)
         operation, piece, option, stream, seconds, priority, after_start, after = _core.operation_tasks(
@@ -132,10 +132,10 @@ class OperationColumns:
             load=self.load[loaded],
         )
 
-    def _settled(self, plan: MotifPlan) -> dict[str, NDArray[Any]]:
+    def _settled(self, plan: WholePlan) -> dict[str, NDArray[Any]]:
         """Columns of a plan's choices."""
         number = len(self.decisions)
-        pieces, way = np.ones(number, dtype=np.int32), np.zeros(number, dtype=np.int32)
+        pieces, decomposition = np.ones(number, dtype=np.int32), np.zeros(number, dtype=np.int32)
         ranked, rank = np.zeros(number, dtype=np.uint8), np.zeros(number, dtype=np.int64)
         options = np.zeros((number, self.width), dtype=np.int32)
         for name, choice in plan.choices.items():
@@ -145,14 +145,20 @@ class OperationColumns:
                 )
             at = self.decisions.get(name)
             if at is not None:
-                pieces[at], way[at] = choice.pieces, choice.way
+                pieces[at], decomposition[at] = choice.pieces, choice.decomposition
                 kept = choice.channels[: self.width]
                 options[at, : len(kept)] = kept
         for name, value in plan.ranks.items():
             at = self.decisions.get(name)
             if at is not None:
                 ranked[at], rank[at] = 1, value
-        return {"pieces": pieces, "way": way, "ranked": ranked, "rank": rank, "options": options.ravel()}
+        return {
+            "pieces": pieces,
+            "way": decomposition,
+            "ranked": ranked,
+            "rank": rank,
+            "options": options.ravel(),
+        }
 
 
 class _TaskNames(Sequence[str]):
@@ -204,20 +210,20 @@ class OperationGraph:
     """Dependent operations, and the channels that execute them.
 
     Raises:
-        InputError: If an operation has no way, comes after one that there is not, or needs a channel that there is not,
-            or something is to be decided of one whose channel is parallel.
+        InputError: If an operation has no decomposition, comes after one that there is not, or needs a channel that
+            there is not, or something is to be decided of one whose channel is parallel.
 
     Examples:
-        >>> work = Motif(kind="forward", amount=3.0, channels=("device",))
-        >>> sums = Motif(kind="all_reduce", amount=8.0, channels=("network",))
+        >>> work = Phase(kind="forward", amount=3.0, channels=("device",))
+        >>> sums = Phase(kind="all_reduce", amount=8.0, channels=("network",))
         >>> graph = OperationGraph(
         ...     operations=(
-        ...         GraphOperation(name="layer", ways=((work,),), decision="sums", group="sums"),
-        ...         GraphOperation(name="sums", ways=((sums,),), after=(0,), decision="sums", group="sums"),
+        ...         GraphOperation(name="layer", decompositions=((work,),), decision="sums", group="sums"),
+        ...         GraphOperation(name="sums", decompositions=((sums,),), after=(0,), decision="sums", group="sums"),
         ...     ),
         ...     channels={"device": Channel(), "network": Channel(units_per_second=2.0)},
         ... )
-        >>> graph.seconds(), graph.seconds(MotifPlan(choices={"sums": MotifChoice(pieces=4)}))
+        >>> graph.seconds(), graph.seconds(WholePlan(choices={"sums": OperationChoice(pieces=4)}))
         (7.0, 4.75)
     """
 
@@ -227,9 +233,10 @@ class OperationGraph:
     def __post_init__(self) -> None:
         known: set[tuple[int, bool]] = set()
         for each in self.operations:
-            if not each.ways or not all(each.ways):
+            if not each.decompositions or not all(each.decompositions):
                 raise InputError(
-                    f"expected ways of one motif or more for operation {each.name}, found {len(each.ways)} ways."
+                    f"expected decompositions of one phase or more for operation {each.name}, found "
+                    f"{len(each.decompositions)} decompositions."
                 )
             for number in each.after:
                 if not 0 <= number < len(self.operations):
@@ -237,11 +244,11 @@ class OperationGraph:
                         f"expected operation {each.name} after operations below {len(self.operations)}, found "
                         f"{number}."
                     )
-            if (id(each.ways), bool(each.decision)) in known:
+            if (id(each.decompositions), bool(each.decision)) in known:
                 continue
-            known.add((id(each.ways), bool(each.decision)))
-            for motif in (motif for way in each.ways for motif in way):
-                for name in motif.channels:
+            known.add((id(each.decompositions), bool(each.decision)))
+            for phase in (phase for decomposition in each.decompositions for phase in decomposition):
+                for name in phase.channels:
                     if name not in self.channels:
                         has = ", ".join(self.channels) or "none"
                         raise InputError(
@@ -262,26 +269,29 @@ class OperationGraph:
         found: dict[str, GraphOperation] = {}
         for each in self.operations:
             if each.decision and (
-                each.decision not in found or len(each.ways) > len(found[each.decision].ways)
+                each.decision not in found
+                or len(each.decompositions) > len(found[each.decision].decompositions)
             ):
                 found[each.decision] = each
         return found
 
-    def motifs(self, operation: GraphOperation, plan: MotifPlan) -> Iterator[tuple[Motif, str]]:
+    def phases(self, operation: GraphOperation, plan: WholePlan) -> Iterator[tuple[Phase, str]]:
         """Phases of an operation under a plan, with their channels."""
         choice = plan.choices.get(operation.decision, _PLAIN) if operation.decision else _PLAIN
-        way = operation.ways[choice.way if choice.way < len(operation.ways) else 0]
-        for number, motif in enumerate(way):
+        decomposition = operation.decompositions[
+            choice.decomposition if choice.decomposition < len(operation.decompositions) else 0
+        ]
+        for number, phase in enumerate(decomposition):
             chosen = choice.channels[number] if number < len(choice.channels) else 0
-            yield motif, motif.channels[chosen if chosen < len(motif.channels) else 0]
+            yield phase, phase.channels[chosen if chosen < len(phase.channels) else 0]
 
-    def task_graph(self, plan: MotifPlan | None = None) -> TaskGraph:
+    def task_graph(self, plan: WholePlan | None = None) -> TaskGraph:
         """Task graph under a plan, ordered by operation, chunk and phase."""
-        return self._columns.task_graph(plan or MotifPlan())
+        return self._columns.task_graph(plan or WholePlan())
 
-    def seconds(self, plan: MotifPlan | None = None) -> float:
+    def seconds(self, plan: WholePlan | None = None) -> float:
         """Makespan under a plan."""
-        wanted = plan or MotifPlan()
+        wanted = plan or WholePlan()
         key = wanted.key()
         if key not in self._known:
             self._known[key] = run_tasks(self.task_graph(wanted)).seconds
@@ -310,10 +320,13 @@ class OperationGraph:
         shortest: dict[int, float] = {}
         least = []
         for each in self.operations:
-            key = id(each.ways)
+            key = id(each.decompositions)
             if key not in forced:
-                forced[key] = self._forced(each.ways)
-                shortest[key] = min(max(self._least(motif) for motif in way) for way in each.ways)
+                forced[key] = self._forced(each.decompositions)
+                shortest[key] = min(
+                    max(self._least(phase) for phase in decomposition)
+                    for decomposition in each.decompositions
+                )
             for name, seconds in forced[key].items():
                 busy[name] += seconds
             least.append(shortest[key])
@@ -330,15 +343,15 @@ class OperationGraph:
             start[number], end[number] = begin, max(over, begin + least[number])
         return max(*busy.values(), *end, 0.0)
 
-    def _forced(self, ways: tuple[tuple[Motif, ...], ...]) -> dict[str, float]:
+    def _forced(self, decompositions: tuple[tuple[Phase, ...], ...]) -> dict[str, float]:
         """Least time of an operation on each channel over all plans."""
         found: dict[str, float] = {}
-        for number, way in enumerate(ways):
+        for number, decomposition in enumerate(decompositions):
             own: dict[str, float] = {}
-            for motif in way:
-                if len(motif.channels) == 1 and not self.channels[motif.channels[0]].parallel:
-                    name = motif.channels[0]
-                    own[name] = own.get(name, 0.0) + self._least(motif)
+            for phase in decomposition:
+                if len(phase.channels) == 1 and not self.channels[phase.channels[0]].parallel:
+                    name = phase.channels[0]
+                    own[name] = own.get(name, 0.0) + self._least(phase)
             found = (
                 {name: min(seconds, own[name]) for name, seconds in found.items() if name in own}
                 if number
@@ -346,11 +359,11 @@ class OperationGraph:
             )
         return found
 
-    def _least(self, motif: Motif) -> float:
+    def _least(self, phase: Phase) -> float:
         """Least time of a phase."""
-        each = [self.channels[name] for name in motif.channels]
+        each = [self.channels[name] for name in phase.channels]
         return min(
-            motif.starts * channel.start_seconds + motif.amount / channel.units_per_second for channel in each
+            phase.starts * channel.start_seconds + phase.amount / channel.units_per_second for channel in each
         )
 
     def _in_order(self) -> list[int]:
@@ -369,10 +382,10 @@ class OperationGraph:
         return found
 
 
-_PLAIN = MotifChoice()
+_PLAIN = OperationChoice()
 
 
-MOVES = ("pieces", "way", "channel", "order")
+MOVES = ("pieces", "decomposition", "channel", "order")
 """What a plan may settle otherwise than the plain one."""
 
 
@@ -380,9 +393,9 @@ class PlanSpace:
     """Plans of an operation graph that vary some decisions.
 
     Examples:
-        >>> from coppice.iteration.policies.whole.operations import Channel, Motif
-        >>> sums = Motif(kind="all_reduce", amount=8.0, channels=("NIC", "host"))
-        >>> operation = GraphOperation(name="sums", ways=((sums,),), decision="sums")
+        >>> from coppice.iteration.policies.whole.operations import Channel, Phase
+        >>> sums = Phase(kind="all_reduce", amount=8.0, channels=("NIC", "host"))
+        >>> operation = GraphOperation(name="sums", decompositions=((sums,),), decision="sums")
         >>> graph = OperationGraph(operations=(operation,), channels={"NIC": Channel(), "host": Channel()})
         >>> PlanSpace(graph, pieces=(1, 2, 4)).count()
         6
@@ -397,26 +410,27 @@ class PlanSpace:
         self.moves = frozenset(moves)  # What may be settled, of :data:`MOVES`
         self._decisions = graph.decisions()
 
-    def choices(self, operation: GraphOperation) -> list[MotifChoice]:
+    def choices(self, operation: GraphOperation) -> list[OperationChoice]:
         """All choices for an operation, the plain one first."""
-        ways = range(len(operation.ways) if "way" in self.moves else 1)
+        decompositions = range(len(operation.decompositions) if "decomposition" in self.moves else 1)
         found = []
-        for way, pieces in itertools.product(ways, self.pieces):
+        for decomposition, pieces in itertools.product(decompositions, self.pieces):
             options = [
-                range(len(motif.channels) if "channel" in self.moves else 1) for motif in operation.ways[way]
+                range(len(phase.channels) if "channel" in self.moves else 1)
+                for phase in operation.decompositions[decomposition]
             ]
             for channels in itertools.product(*options):
                 # What is missing is 0: one name for each choice.
                 kept = channels[: max((at + 1 for at, each in enumerate(channels) if each), default=0)]
-                found.append(MotifChoice(pieces=pieces, way=way, channels=kept))
-        return sorted(found, key=lambda each: each != MotifChoice())
+                found.append(OperationChoice(pieces=pieces, decomposition=decomposition, channels=kept))
+        return sorted(found, key=lambda each: each != OperationChoice())
 
     def count(self) -> int:
         """Number of plans."""
         each = math.prod(len(self.choices(operation)) for operation in self._decisions.values())
         return each * (math.factorial(len(self._decisions)) if "order" in self.moves else 1)
 
-    def plans(self) -> Iterator[MotifPlan]:
+    def plans(self) -> Iterator[WholePlan]:
         """All plans, the plain one first."""
         names = list(self._decisions)
         orders: Iterator[tuple[str, ...]] = itertools.permutations(names)
@@ -425,13 +439,15 @@ class PlanSpace:
             ranks = {name: rank for rank, name in enumerate(order)} if number else {}
             for row in itertools.product(*rows):
                 choices = {
-                    name: choice for name, choice in zip(names, row, strict=True) if choice != MotifChoice()
+                    name: choice
+                    for name, choice in zip(names, row, strict=True)
+                    if choice != OperationChoice()
                 }
-                yield MotifPlan(choices=choices, ranks=ranks)
+                yield WholePlan(choices=choices, ranks=ranks)
 
-    def best(self) -> tuple[MotifPlan, float]:
+    def best(self) -> tuple[WholePlan, float]:
         """Fastest plan, and its time; ties go to the first."""
-        found, least = MotifPlan(), math.inf
+        found, least = WholePlan(), math.inf
         for plan in self.plans():
             seconds = self.graph.seconds(plan)
             if seconds < least:

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.motifs import Motif
+from coppice.iteration.policies.whole.phases import Phase
 
 AXES = ("substitution", "group", "workload")
 """The three."""
@@ -34,7 +34,7 @@ AXES_OF_LABEL: Mapping[str, frozenset[str]] = MappingProxyType(
         GROUPED_AND_SUBSTITUTED: frozenset({"substitution", "group"}),
     }
 )
-"""What the label of a way says of it."""
+"""What the label of a decomposition says of it."""
 
 
 @checked
@@ -80,7 +80,7 @@ def best_pieces(compute: float, communicate: float, start: float, *, most: int =
     return min(sorted(found), key=lambda pieces: pieces_seconds(compute, communicate, start, pieces))
 
 
-def collective_ways(
+def collective_decompositions(
     # `all_reduce`, `all_gather`, `reduce_scatter`, `all_to_all`, `broadcast`, or `send`, from one rank to
     # another, between nodes if there are several
     collective: str,
@@ -91,12 +91,12 @@ def collective_ways(
     inside: tuple[str, ...] = ("NVLink",),  # Channels inside a node; a rank has its own
     between: tuple[str, ...] = ("NIC",),  # Channels between nodes; a rank has its own
     axes: Iterable[str] = AXES,  # What may be done, of `substitution` and `group`
-) -> tuple[tuple[tuple[Motif, ...], ...], tuple[str, ...]]:
+) -> tuple[tuple[tuple[Phase, ...], ...], tuple[str, ...]]:
     """Decompositions of a collective of ranks on nodes, with names; the plain one, by rings, first.
 
     Examples:
-        >>> ways, labels = collective_ways("all_gather", 16.0, nodes=2, ranks_of_node=4)
-        >>> [(motif.kind, motif.amount, motif.starts) for motif in ways[labels.index("grouped")]]
+        >>> decompositions, labels = collective_decompositions("all_gather", 16.0, nodes=2, ranks_of_node=4)
+        >>> [(phase.kind, phase.amount, phase.starts) for phase in decompositions[labels.index("grouped")]]
         [('all_gather', 2.0, 1), ('all_gather', 12.0, 3)]
     """
     n, k = nodes, ranks_of_node
@@ -104,70 +104,73 @@ def collective_ways(
     if n < 1 or k < 1 or ranks < 2:
         raise InputError(f"expected a group of two ranks or more, found {n} nodes of {k}.")
 
-    def ring(kind: str, size: float, group: int, channels: tuple[str, ...]) -> Motif:
+    def ring(kind: str, size: float, group: int, channels: tuple[str, ...]) -> Phase:
         rounds = 2 if kind == "all_reduce" else 1
         amount = rounds * size * (group - 1) / group
-        return Motif(kind=kind, amount=amount, channels=channels, starts=rounds * (group - 1))
+        return Phase(kind=kind, amount=amount, channels=channels, starts=rounds * (group - 1))
 
     flat = inside if n == 1 else between
     split = n > 1 and k > 1
-    ways: dict[str, tuple[Motif, ...]] = {}
+    decompositions: dict[str, tuple[Phase, ...]] = {}
     if collective == "all_reduce":
         scatter, gather = (ring(kind, size_bytes, ranks, flat) for kind in ("reduce_scatter", "all_gather"))
-        ways = {PLAIN: (ring("all_reduce", size_bytes, ranks, flat),), SUBSTITUTED: (scatter, gather)}
+        decompositions = {
+            PLAIN: (ring("all_reduce", size_bytes, ranks, flat),),
+            SUBSTITUTED: (scatter, gather),
+        }
         if split:
             part = size_bytes / k
             down, up = (ring(kind, size_bytes, k, inside) for kind in ("reduce_scatter", "all_gather"))
             halves = tuple(ring(kind, part, n, between) for kind in ("reduce_scatter", "all_gather"))
-            ways[GROUPED] = (down, ring("all_reduce", part, n, between), up)
-            ways[GROUPED_AND_SUBSTITUTED] = (down, *halves, up)
+            decompositions[GROUPED] = (down, ring("all_reduce", part, n, between), up)
+            decompositions[GROUPED_AND_SUBSTITUTED] = (down, *halves, up)
     elif collective in {"all_gather", "reduce_scatter"}:
-        ways = {PLAIN: (ring(collective, size_bytes, ranks, flat),)}
+        decompositions = {PLAIN: (ring(collective, size_bytes, ranks, flat),)}
         if split:
             stages = (ring(collective, size_bytes / k, n, between), ring(collective, size_bytes, k, inside))
-            ways[GROUPED] = stages if collective == "all_gather" else stages[::-1]
+            decompositions[GROUPED] = stages if collective == "all_gather" else stages[::-1]
         if collective == "all_gather":
-            ways[SUBSTITUTED] = _sends(size_bytes, n, k, inside, between)
+            decompositions[SUBSTITUTED] = _sends(size_bytes, n, k, inside, between)
     elif collective == "all_to_all":
         far = size_bytes * (n - 1) / n if n > 1 else size_bytes * (k - 1) / k
-        ways = {
-            PLAIN: (Motif(kind="all_to_all", amount=far, channels=flat, starts=ranks - 1),),
+        decompositions = {
+            PLAIN: (Phase(kind="all_to_all", amount=far, channels=flat, starts=ranks - 1),),
             SUBSTITUTED: _sends(size_bytes, n, k, inside, between),
         }
         if split:
-            ways[GROUPED] = (
+            decompositions[GROUPED] = (
                 ring("all_to_all", size_bytes, k, inside),
                 ring("all_to_all", size_bytes, n, between),
             )
     elif collective == "broadcast":
-        ways = {
-            PLAIN: (Motif(kind="broadcast", amount=size_bytes, channels=flat, starts=ranks - 1),),
+        decompositions = {
+            PLAIN: (Phase(kind="broadcast", amount=size_bytes, channels=flat, starts=ranks - 1),),
             SUBSTITUTED: _sends(size_bytes * ranks, n, k, inside, between),
         }
         if split:
-            ways[GROUPED] = (
-                Motif(kind="broadcast", amount=size_bytes, channels=between, starts=n - 1),
-                Motif(kind="broadcast", amount=size_bytes, channels=inside, starts=k - 1),
+            decompositions[GROUPED] = (
+                Phase(kind="broadcast", amount=size_bytes, channels=between, starts=n - 1),
+                Phase(kind="broadcast", amount=size_bytes, channels=inside, starts=k - 1),
             )
     elif collective == "send":
-        ways = {PLAIN: (Motif(kind="send", amount=size_bytes, channels=flat),)}
+        decompositions = {PLAIN: (Phase(kind="send", amount=size_bytes, channels=flat),)}
     else:
         raise InputError(
             "expected all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or send, found "
             f"{collective!r}."
         )
-    kept = [label for label in AXES_OF_LABEL if label in ways and AXES_OF_LABEL[label] <= set(axes)]
-    return tuple(ways[label] for label in kept), tuple(kept)
+    kept = [label for label in AXES_OF_LABEL if label in decompositions and AXES_OF_LABEL[label] <= set(axes)]
+    return tuple(decompositions[label] for label in kept), tuple(kept)
 
 
 def _sends(
     size: float, nodes: int, ranks_of_node: int, inside: tuple[str, ...], between: tuple[str, ...]
-) -> tuple[Motif, ...]:
+) -> tuple[Phase, ...]:
     """Send of one part of a rank's buffer to, or from, each other rank."""
     part = size / (nodes * ranks_of_node)
     far, near = (nodes - 1) * ranks_of_node, ranks_of_node - 1
     found = [
-        Motif(kind="send", amount=part * count, channels=channels, starts=count)
+        Phase(kind="send", amount=part * count, channels=channels, starts=count)
         for count, channels in ((far, between), (near, inside))
         if count
     ]

@@ -6,8 +6,8 @@ from abc import abstractmethod
 from typing import ClassVar
 
 from coppice.iteration.policies.policy import ConfiguredPolicy
-from coppice.iteration.policies.whole.motifs import MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import WholePlan
 
 
 class WholePolicy(ConfiguredPolicy):
@@ -17,5 +17,5 @@ class WholePolicy(ConfiguredPolicy):
     beside: ClassVar[bool] = False
 
     @abstractmethod
-    def plan(self, graph: OperationGraph) -> MotifPlan:
+    def plan(self, graph: OperationGraph) -> WholePlan:
         """Plan of a step's operations."""

@@ -14,15 +14,15 @@ from dataclasses import dataclass, replace
 from coppice.errors import InputError
 from coppice.iteration.pipeline.graph import source_of
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 
 _START_SECONDS = 10e-6
 """What a piece of an exchange costs, unless told otherwise."""
-_LabelledWays = tuple[tuple[tuple[Motif, ...], ...], tuple[str, ...]]
+_LabelledWays = tuple[tuple[tuple[Phase, ...], ...], tuple[str, ...]]
 _COMPUTE = "compute"
 _MOST_OPERATIONS = 4000
 """Operations for which a plan is searched, unless told otherwise."""
@@ -33,9 +33,9 @@ _HALVES = {"all_reduce": ("reduce_scatter", "all_gather")}
 class PlannedStep:
     """A step under a whole-step policy."""
 
-    plan: MotifPlan  # How its operations are done
+    plan: WholePlan  # How its operations are done
     seconds: float  # Time of the step
-    # Time of the step with every exchange in one piece, the plain way, in the order of the passes
+    # Time of the step with every exchange in one piece, the plain decomposition, in the order of the passes
     plain_seconds: float
     lower_bound_seconds: float  # What no plan beats
     exposed_seconds: float  # Exchanges, sends and sums on its critical path
@@ -77,7 +77,7 @@ def plan_step(
     seconds, plain_seconds = operations.seconds(plan), plain.seconds()
     if seconds > plain_seconds:
         # What was found for a few micro-batches is no gain for all.
-        plan, operations, seconds = MotifPlan(), plain, plain_seconds
+        plan, operations, seconds = WholePlan(), plain, plain_seconds
         planned = flat if policy.beside else planned
     sums = [operations.operations[number] for number in planned.gradients]
     return PlannedStep(
@@ -87,8 +87,8 @@ def plan_step(
         lower_bound_seconds=operations.lower_bound_seconds(),
         exposed_seconds=_exposed(run_tasks(operations.task_graph(plan))),
         messages=sum(
-            plan.choices.get(each.decision, MotifChoice()).pieces
-            * sum(1 for _ in operations.motifs(each, plan))
+            plan.choices.get(each.decision, OperationChoice()).pieces
+            * sum(1 for _ in operations.phases(each, plan))
             for each in sums
         ),
         operations=operations,
@@ -130,7 +130,7 @@ def _check(step: Step, order: PipelineOrder) -> None:
         )
     if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
         raise InputError(
-            "expected parameters that replicas keep for a policy of the whole iteration, found them shared out."
+            "expected parameters that replicas keep for a policy of the whole iteration, found them sharded."
         )
 
 
@@ -151,7 +151,7 @@ class _Layout:
         self.operations: list[GraphOperation] = []
         self.channels: dict[str, Channel] = {}
         self.device_of = order.device_of()
-        self.computes: dict[tuple[int, float], tuple[tuple[Motif, ...], ...]] = {}
+        self.computes: dict[tuple[int, float], tuple[tuple[Phase, ...], ...]] = {}
         self.exchanges: dict[tuple[int, int, bool], _LabelledWays] = {}
         self.gradients: list[int] = []
         self.gives: dict[tuple[int, bool, int], list[int]] = {}  # stage, forward, micro-batch
@@ -221,8 +221,8 @@ class _Layout:
         number = len(self.operations)
         channel = f"link {sender} to {device}"
         self.channels.setdefault(channel, Channel())
-        motif = Motif(kind="send", amount=self.step.send.seconds, channels=(channel,))
-        self.operations.append(GraphOperation(name=f"{source} sent", ways=((motif,),)))
+        phase = Phase(kind="send", amount=self.step.send.seconds, channels=(channel,))
+        self.operations.append(GraphOperation(name=f"{source} sent", decompositions=((phase,),)))
         self.awaited.append((number, key))
         own = self.operations[first]
         self.operations[first] = replace(own, after=(*own.after, number))
@@ -260,11 +260,16 @@ class _Layout:
         if (device, seconds) not in self.computes:
             channel = f"device {device}"
             self.channels.setdefault(channel, Channel())
-            self.computes[device, seconds] = ((Motif(kind=_COMPUTE, amount=seconds, channels=(channel,)),),)
-        ways = self.computes[device, seconds]
+            self.computes[device, seconds] = ((Phase(kind=_COMPUTE, amount=seconds, channels=(channel,)),),)
+        decompositions = self.computes[device, seconds]
         self.operations.append(
             GraphOperation(
-                name=name, ways=ways, after=tuple(after), decision=decision, group=group, layer=layer
+                name=name,
+                decompositions=decompositions,
+                after=tuple(after),
+                decision=decision,
+                group=group,
+                layer=layer,
             )
         )
         return len(self.operations) - 1
@@ -278,20 +283,20 @@ class _Layout:
         layer: str,
         decision: str,
         group: str,
-        ways: Mapping[str, tuple[GroupExchange, ...]] | None = None,
+        decompositions: Mapping[str, tuple[GroupExchange, ...]] | None = None,
     ) -> int:
         """A collective: its plain decomposition, and an all-reduce as two halves."""
         key = device, id(each), bool(decision)  # the step keeps its exchanges; messages are made anew
-        if ways is not None or key not in self.exchanges:
-            labelled = self._labelled(device, each, ways, free=bool(decision))
-            if ways is None:
+        if decompositions is not None or key not in self.exchanges:
+            labelled = self._labelled(device, each, decompositions, free=bool(decision))
+            if decompositions is None:
                 self.exchanges[key] = labelled
         else:
             labelled = self.exchanges[key]
         self.operations.append(
             GraphOperation(
                 name=name,
-                ways=labelled[0],
+                decompositions=labelled[0],
                 labels=labelled[1],
                 after=tuple(after),
                 decision=decision,
@@ -306,29 +311,31 @@ class _Layout:
         self,
         device: int,
         each: GroupExchange,
-        ways: Mapping[str, tuple[GroupExchange, ...]] | None,
+        decompositions: Mapping[str, tuple[GroupExchange, ...]] | None,
         *,
         free: bool,
     ) -> _LabelledWays:
         """Decompositions of a collective, with names."""
-        known: dict[str, tuple[GroupExchange, ...]] = {"plain": (each,)} if ways is None else dict(ways)
-        if ways is None and each.collective in _HALVES:
+        known: dict[str, tuple[GroupExchange, ...]] = (
+            {"plain": (each,)} if decompositions is None else dict(decompositions)
+        )
+        if decompositions is None and each.collective in _HALVES:
             halves = _HALVES[each.collective]
             known["substituted"] = tuple(
                 replace(each, collective=half, seconds=each.seconds / 2) for half in halves
             )
         labels = [label for label, row in known.items() if free and all(map(self._splits, row))] or ["plain"]
         return (
-            tuple(tuple(self._motif(device, part) for part in known[label]) for label in labels),
+            tuple(tuple(self._phase(device, part) for part in known[label]) for label in labels),
             tuple(labels),
         )
 
-    def _motif(self, device: int, each: GroupExchange) -> Motif:
+    def _phase(self, device: int, each: GroupExchange) -> Phase:
         channel = f"{each.link or each.group} of device {device}"
         self.channels.setdefault(channel, Channel(start_seconds=self.start_seconds))
         splits = self._splits(each)
         amount = each.seconds - self.start_seconds if splits else each.seconds
-        return Motif(kind=each.collective, amount=amount, channels=(channel,), starts=int(splits))
+        return Phase(kind=each.collective, amount=amount, channels=(channel,), starts=int(splits))
 
     def _message(self, device: int, block: LayerBlock, after: int) -> list[int]:
         """Gradient all-reduce of a block."""
@@ -341,6 +348,6 @@ class _Layout:
         halves = tuple(self.step.message(each, size) for each in _HALVES["all_reduce"])
         decision = f"dp gradients of {block.kind}" if self._splits(whole) else ""
         name = f"gradients of {self.operations[after].name}"
-        ways = {"plain": (whole,), "substituted": halves}
-        self.gradients.append(self._exchange(device, name, whole, [after], "", decision, "", ways))
+        decompositions = {"plain": (whole,), "substituted": halves}
+        self.gradients.append(self._exchange(device, name, whole, [after], "", decision, "", decompositions))
         return self.gradients[-1:]

@@ -3,11 +3,12 @@
 Source: Mahajan et al., "Better Together: Jointly Optimizing ML Collective Scheduling and Execution Planning using
 SYNDICATE" (NSDI 2023), after its abstract; moves and cooling are a reconstruction.
 
-Collectives are broken in motifs that run on any channel, so that those of different collectives run side by side. A
-plan says for every collective into how many pieces it is cut, in which way it is done and on which channels, and which
-collective goes first. The search begins with the plain plan and keeps the best plan that it meets, so that the result
-is never worse: it doubles or halves pieces, changes the way, moves a motif to another channel or swaps two collectives
-in the order, and accepts what is worse by e with probability exp(-e / T), with a temperature T that falls to nothing.
+Collectives are broken in phases that run on any channel, so that those of different collectives run side by side. A
+plan says for every collective into how many pieces it is cut, by which decomposition and on which channels it
+runs, and which collective goes first. The search begins with the plain plan and keeps the best plan that it meets, so
+that the result is never worse: it doubles or halves pieces, changes the decomposition, moves a phase to another
+channel or swaps two collectives in the order, and accepts what is worse by e with probability exp(-e / T), with a
+temperature T that falls to nothing.
 With one collective on one channel there is nothing to gain. Where there are no more plans than may be simulated, all
 are tried instead, and the best is proved.
 """
@@ -22,8 +23,8 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import MOVES, OperationGraph, PlanSpace
+from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 
 _WARMEST = 0.25
@@ -36,7 +37,7 @@ _REPEATS = 10
 class FoundPlan:
     """Result of a search."""
 
-    plan: MotifPlan  # The best plan
+    plan: WholePlan  # The best plan
     seconds: float  # Its time
     default_seconds: float  # Time of the plain plan
     simulated: int  # Plans that were simulated
@@ -64,14 +65,14 @@ def search_plan(
         )
     known: dict[object, float] = {}
 
-    def seconds(plan: MotifPlan) -> float:
+    def seconds(plan: WholePlan) -> float:
         key = plan.key()
         if key not in known:
             known[key] = graph.seconds(plan)
         return known[key]
 
-    default = seconds(MotifPlan())
-    at = best = MotifPlan()
+    default = seconds(WholePlan())
+    at = best = WholePlan()
     now = least = default
     bound = graph.lower_bound_seconds()
     turns = _REPEATS * budget if decisions and wanted else 0
@@ -95,38 +96,38 @@ def search_plan(
 def _changed(
     graph: OperationGraph,
     decisions: list[str],
-    plan: MotifPlan,
+    plan: WholePlan,
     draw: random.Random,
     moves: list[str],
     most_pieces: int,
-) -> MotifPlan | None:
+) -> WholePlan | None:
     """Plan with one random change; None where it changes nothing."""
     known = graph.decisions()
     move, decision = draw.choice(moves), draw.choice(decisions)
-    choice = plan.choices.get(decision, MotifChoice())
-    ways = known[decision].ways
+    choice = plan.choices.get(decision, OperationChoice())
+    decompositions = known[decision].decompositions
     if move == "order":
         other = draw.choice(decisions)
         ranks = _ranks(known.keys(), plan)
         if decision == other:
             return None
         ranks[decision], ranks[other] = ranks[other], ranks[decision]
-        return MotifPlan(choices=plan.choices, ranks=ranks)
+        return WholePlan(choices=plan.choices, ranks=ranks)
     if move == "pieces":
         pieces = choice.pieces * 2 if draw.random() < 0.5 else choice.pieces // 2
         if not 1 <= pieces <= most_pieces:
             return None
         choice = choice._replace(pieces=pieces)
-    elif move == "way":
-        way = draw.randrange(len(ways))
-        if way == choice.way:
+    elif move == "decomposition":
+        decomposition = draw.randrange(len(decompositions))
+        if decomposition == choice.decomposition:
             return None
-        choice = choice._replace(way=way, channels=())
+        choice = choice._replace(decomposition=decomposition, channels=())
     else:
-        motifs = ways[choice.way]
-        number = draw.randrange(len(motifs))
-        channel = draw.randrange(len(motifs[number].channels))
-        channels = [*choice.channels, *[0] * (len(motifs) - len(choice.channels))]
+        phases = decompositions[choice.decomposition]
+        number = draw.randrange(len(phases))
+        channel = draw.randrange(len(phases[number].channels))
+        channels = [*choice.channels, *[0] * (len(phases) - len(choice.channels))]
         if channels[number] == channel:
             return None
         channels[number] = channel
@@ -134,12 +135,12 @@ def _changed(
     choices = {each: kept for each, kept in plan.choices.items() if each != decision}
     if choice.channels and not any(choice.channels):
         choice = choice._replace(channels=())
-    if choice != MotifChoice():
+    if choice != OperationChoice():
         choices[decision] = choice
-    return MotifPlan(choices=choices, ranks=plan.ranks)
+    return WholePlan(choices=choices, ranks=plan.ranks)
 
 
-def _ranks(decisions: Iterable[str], plan: MotifPlan) -> dict[str, int]:
+def _ranks(decisions: Iterable[str], plan: WholePlan) -> dict[str, int]:
     """Priorities of all decisions, in operation order where the plan has none."""
     found: Mapping[str, int] = plan.ranks or {each: number for number, each in enumerate(decisions)}
     return dict(found)
@@ -157,12 +158,12 @@ class Syndicate(WholePolicy):
     """Search chunks, decompositions, channels and order of collectives."""
 
     name = "syndicate"
-    about = "collectives in motifs; cuts, channels and order searched (SYNDICATE, NSDI'23)"
+    about = "collectives in phases; cuts, channels and order searched (SYNDICATE, NSDI'23)"
     assumes = "the same plan on all ranks, settled before training; channels that run side by side"
     decides = frozenset({"gradients", "tensor", "experts", "weights"})
     options: ClassVar[type[msgspec.Struct]] = SyndicateOptions
 
-    def plan(self, graph: OperationGraph) -> MotifPlan:
+    def plan(self, graph: OperationGraph) -> WholePlan:
         """Best plan found, never worse than the plain one."""
         settings = self.settings
         return search_plan(

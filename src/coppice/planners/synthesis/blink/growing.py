@@ -13,7 +13,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.synthesis.blink.packings import Packed
-from coppice.planners.synthesis.blink.ways import Way
+from coppice.planners.synthesis.blink.routes import Route
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase
 
@@ -28,7 +28,7 @@ class GrowingForest:
     _phases: list[Phase] = field(default_factory=list)
     _edges: list[list[tuple[int, ...]]] = field(default_factory=list)
 
-    def add(self, root: int, edges: Sequence[Way], weight: Fraction) -> None:
+    def add(self, root: int, edges: Sequence[Route], weight: Fraction) -> None:
         """Add a tree, in both directions for an all-reduce.
 
         Args:
@@ -36,9 +36,9 @@ class GrowingForest:
         """
         collective = self.problem.collective
         if collective is not Collective.BROADCAST:
-            self._add(root, [way.up for way in reversed(edges)], weight, Phase.REDUCE)
+            self._add(root, [route.up for route in reversed(edges)], weight, Phase.REDUCE)
         if collective is not Collective.REDUCE:
-            self._add(root, [way.down for way in edges], weight, Phase.BROADCAST)
+            self._add(root, [route.down for route in edges], weight, Phase.BROADCAST)
 
     def add_packed(self, packed: Packed, share: Fraction) -> None:
         """Add the trees of a packing, which carry ``share`` of the data together."""

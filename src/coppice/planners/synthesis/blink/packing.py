@@ -22,7 +22,7 @@ from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.synthesis.blink.growing import GrowingForest
 from coppice.planners.synthesis.blink.packings import Packed, exact_packing, weighted_packing
-from coppice.planners.synthesis.blink.ways import Fabric, Way, Ways, one_hop, ways_between
+from coppice.planners.synthesis.blink.routes import Fabric, Route, Routes, one_hop, routes_between
 from coppice.planners.synthesis.blink.whole import whole_packing
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.schedule.forest import Forest
@@ -36,8 +36,8 @@ class LocalTrees:
     """Trees within one machine."""
 
     members: tuple[int, ...]  # Its ranks
-    ways: Ways  # What tree edges run over inside
-    trees: tuple[tuple[Way, ...], ...]  # Edges of each tree
+    routes: Routes  # What tree edges run over inside
+    trees: tuple[tuple[Route, ...], ...]  # Edges of each tree
     shares: tuple[Fraction, ...]  # Share of the data of each; they add up to 1
 
 
@@ -54,10 +54,10 @@ def machines_of(topology: Topology) -> list[tuple[int, ...]]:
 
 def partition_roots(
     topology: Topology, machines: Sequence[tuple[int, ...]]
-) -> tuple[list[list[int]], dict[tuple[int, int], Way]]:
+) -> tuple[list[list[int]], dict[tuple[int, int], Route]]:
     """Roots of each partition, one per machine, and the links between them."""
-    ways = ways_between(topology, range(topology.num_ranks), Collective.ALL_REDUCE)
-    at = {(way.parent, way.child): way for way in ways.ways}
+    routes = routes_between(topology, range(topology.num_ranks), Collective.ALL_REDUCE)
+    at = {(route.parent, route.child): route for route in routes.routes}
     free = [list(members) for members in machines]
     roots = []
     for place, first in enumerate(machines[0]):
@@ -83,7 +83,7 @@ def grow_three_phases(
     forest: GrowingForest,
     machines: Sequence[LocalTrees],
     roots: Sequence[Sequence[int]],  # For each partition its root in every machine
-    across: dict[tuple[int, int], Way],
+    across: dict[tuple[int, int], Route],
 ) -> int:
     """Add the trees of all three phases; return their number."""
     partitions = [Fraction(p, len(roots)) for p in range(len(roots))]
@@ -118,13 +118,13 @@ def _falls_on(starts: Sequence[Fraction], place: Fraction) -> int:
     return max(number for number, start in enumerate(starts) if start <= place)
 
 
-def _hung(tree: Sequence[Way], root: int, machine: LocalTrees) -> list[Way]:
+def _hung(tree: Sequence[Route], root: int, machine: LocalTrees) -> list[Route]:
     """The edges of a tree hung from ``root``, parents before children."""
-    at = {(way.parent, way.child): way for way in machine.ways.ways}
+    at = {(route.parent, route.child): route for route in machine.routes.routes}
     beside: dict[int, list[int]] = {}
-    for way in tree:
-        beside.setdefault(way.parent, []).append(way.child)
-        beside.setdefault(way.child, []).append(way.parent)
+    for route in tree:
+        beside.setdefault(route.parent, []).append(route.child)
+        beside.setdefault(route.child, []).append(route.parent)
     ordered, level, seen = [], [root], {root}
     while level:
         following = []
@@ -284,8 +284,8 @@ def _flat(request: Request, answer: _Account) -> Forest:
     members = range(topology.num_ranks)
     chosen = _fabrics(problem, options, root)
     if options.packing == "integer" and Fabric.DIRECT not in chosen and one_hop(topology, members):
-        ways = ways_between(topology, members, problem.collective)
-        trees = _one_hop_trees(ways, root, problem.collective)
+        routes = routes_between(topology, members, problem.collective)
+        trees = _one_hop_trees(routes, root, problem.collective)
         for start, edges in trees:
             forest.add(start, edges, Fraction(1, len(trees)))
         answer.words.append(
@@ -297,8 +297,8 @@ def _flat(request: Request, answer: _Account) -> Forest:
         return plan_forest(problem)
     packed = []
     for fabric in chosen:
-        ways = ways_between(topology, members, problem.collective, fabric)
-        found = _packed(ways, root, request, answer)
+        routes = routes_between(topology, members, problem.collective, fabric)
+        found = _packed(routes, root, request, answer)
         answer.take(found, _FABRIC_WORDS[fabric])
         packed.append(found)
     if len(packed) == 1:
@@ -331,16 +331,18 @@ def _fabrics(problem: Problem, options: BlinkOptions, root: int) -> list[Fabric]
         return [Fabric.TOGETHER]
     spanning = []
     for fabric in (Fabric.DIRECT, Fabric.SWITCHED):
-        ways = ways_between(problem.topology, range(problem.topology.num_ranks), problem.collective, fabric)
-        if ways.unreached(root) is None:
+        routes = routes_between(
+            problem.topology, range(problem.topology.num_ranks), problem.collective, fabric
+        )
+        if routes.unreached(root) is None:
             spanning.append(fabric)
     return spanning or [Fabric.TOGETHER]
 
 
-def _one_hop_trees(ways: Ways, root: int, collective: Collective) -> list[tuple[int, list[Way]]]:
+def _one_hop_trees(routes: Routes, root: int, collective: Collective) -> list[tuple[int, list[Route]]]:
     """Trees on one switch: every GPU the root of its share, or fed by the root with it."""
-    at = {(way.parent, way.child): way for way in ways.ways}
-    members = ways.members
+    at = {(route.parent, route.child): route for route in routes.routes}
+    members = routes.members
     if collective is Collective.ALL_REDUCE:
         return [(hub, [at[hub, other] for other in members if other != hub]) for hub in members]
     return [
@@ -350,13 +352,13 @@ def _one_hop_trees(ways: Ways, root: int, collective: Collective) -> list[tuple[
     ]
 
 
-def _packed(ways: Ways, root: int, request: Request, answer: _Account) -> Packed:
+def _packed(routes: Routes, root: int, request: Request, answer: _Account) -> Packed:
     """The packing that the options ask for."""
     options = request.options
     if options.packing == "exact":
-        return exact_packing(ways, root)
+        return exact_packing(routes, root)
     found = weighted_packing(
-        ways,
+        routes,
         root,
         epsilon=options.epsilon,
         gap=options.gap,
@@ -367,7 +369,7 @@ def _packed(ways: Ways, root: int, request: Request, answer: _Account) -> Packed
     answer.details.setdefault("weighted_trees", []).append(len(found.trees))
     if options.packing == "weights" or found.interrupted:
         return found
-    unit = Fraction(options.unit_gb_per_s).limit_denominator(10**6) or _slowest(ways)
+    unit = Fraction(options.unit_gb_per_s).limit_denominator(10**6) or _slowest(routes)
     request.report(f"choosing few of {plural(len(found.trees), 'tree')}")
     try:
         whole = whole_packing(found, unit, loss=options.loss, deadline=request.deadline)
@@ -384,10 +386,10 @@ def _packed(ways: Ways, root: int, request: Request, answer: _Account) -> Packed
     return whole.packed
 
 
-def _slowest(ways: Ways) -> Fraction:
+def _slowest(routes: Routes) -> Fraction:
     """The rate of the slowest link that trees may use."""
-    used = sorted({e for way in ways.ways for e in way.links})
-    return min(ways.topology.gb_per_s(e) for e in used)
+    used = sorted({e for route in routes.routes for e in route.links})
+    return min(routes.topology.gb_per_s(e) for e in used)
 
 
 def _three_phases(request: Request, machines: list[tuple[int, ...]], answer: _Account) -> Forest:
@@ -399,27 +401,27 @@ def _three_phases(request: Request, machines: list[tuple[int, ...]], answer: _Ac
     known: dict[tuple[Any, ...], Packed] = {}
     for m, members in enumerate(machines):
         host = int(topology.host[topology.rank_nodes[members[0]]])
-        ways = ways_between(topology, members, Collective.ALL_REDUCE, inside=host)
-        if ways.unreached(members[0]) is not None:  # GPUs that meet in the network only
-            ways = ways_between(topology, members, Collective.ALL_REDUCE)
-        at = {(way.parent, way.child): way for way in ways.ways}
+        routes = routes_between(topology, members, Collective.ALL_REDUCE, inside=host)
+        if routes.unreached(members[0]) is not None:  # GPUs that meet in the network only
+            routes = routes_between(topology, members, Collective.ALL_REDUCE)
+        at = {(route.parent, route.child): route for route in routes.routes}
         if len(members) == 1:
-            local.append(LocalTrees(members=members, ways=ways, trees=((),), shares=(Fraction(1),)))
+            local.append(LocalTrees(members=members, routes=routes, trees=((),), shares=(Fraction(1),)))
             continue
         if options.packing == "integer" and one_hop(topology, members):
             hubs = [row[m] for row in roots]
             trees = tuple(tuple(at[hub, each] for each in members if each != hub) for hub in hubs)
             shares = (Fraction(1, len(hubs)),) * len(hubs)
-            local.append(LocalTrees(members=members, ways=ways, trees=trees, shares=shares))
+            local.append(LocalTrees(members=members, routes=routes, trees=trees, shares=shares))
             continue
-        shape = _shape(ways, members)
+        shape = _shape(routes, members)
         if shape not in known:
-            known[shape] = _packed(ways, members[0], request, answer)
+            known[shape] = _packed(routes, members[0], request, answer)
             answer.take(known[shape], f"inside {topology.hosts[host]}")
         packed = known[shape]
         shares = tuple(rate / packed.rate for rate in packed.rates)
-        trees = tuple(tuple(ways.ways[each] for each in tree) for tree in packed.trees)
-        local.append(LocalTrees(members=members, ways=ways, trees=trees, shares=shares))
+        trees = tuple(tuple(routes.routes[each] for each in tree) for tree in packed.trees)
+        local.append(LocalTrees(members=members, routes=routes, trees=trees, shares=shares))
     forest = GrowingForest(problem)
     count = grow_three_phases(forest, local, roots, across)
     names = [topology.node_ids[topology.rank_nodes[row[0]]] for row in roots]
@@ -431,15 +433,15 @@ def _three_phases(request: Request, machines: list[tuple[int, ...]], answer: _Ac
     return forest.forest()
 
 
-def _shape(ways: Ways, members: tuple[int, ...]) -> tuple[Any, ...]:
+def _shape(routes: Routes, members: tuple[int, ...]) -> tuple[Any, ...]:
     """The same for machines whose GPUs are linked alike, in the same order."""
     place = {rank: number for number, rank in enumerate(members)}
     links: dict[int, int] = {}
     rows = tuple(
-        (place[way.parent], place[way.child], tuple(links.setdefault(e, len(links)) for e in way.links))
-        for way in ways.ways
+        (place[route.parent], place[route.child], tuple(links.setdefault(e, len(links)) for e in route.links))
+        for route in routes.routes
     )
-    return rows, tuple(ways.topology.capacity[list(links)].tolist())
+    return rows, tuple(routes.topology.capacity[list(links)].tolist())
 
 
 METHOD = SynthesisMethod(

@@ -1,6 +1,6 @@
 """Tree packings: multiplicative weights, few integral trees, and the exact optimum.
 
-A tree is a tuple of numbers of ways. Packed at a rate, it loads every link of its ways by that rate.
+A tree is a tuple of numbers of routes. Packed at a rate, it loads every link of its routes by that rate.
 
 The shortest spanning tree from a root in a directed graph is found after Y. J. Chu and T. H. Liu (1965) and J. Edmonds
 (1967).
@@ -25,7 +25,7 @@ from coppice.bounds.lp.simplex import solve_in_integers
 from coppice.bounds.network import is_small
 from coppice.display import Brief
 from coppice.errors import CoppiceError, UnreachableError
-from coppice.planners.synthesis.blink.ways import Way, Ways
+from coppice.planners.synthesis.blink.routes import Route, Routes
 
 Length = TypeVar("Length", float, Fraction)
 
@@ -99,9 +99,9 @@ def _circle(parent: list[int], root: int) -> list[int]:
 class Packed(Brief):
     """Trees with their rates."""
 
-    ways: Ways  # What their edges run over
+    routes: Routes  # What their edges run over
     root: int  # Their root, a rank
-    trees: tuple[tuple[int, ...], ...]  # Numbers of the ways of each
+    trees: tuple[tuple[int, ...], ...]  # Numbers of the routes of each
     rates: tuple[Fraction, ...]  # Rate of each in GB/s
     most: Fraction  # No packing of such trees is faster than this rate in GB/s, exactly
     interrupted: bool = False  # Ctrl-C or the deadline ended the search
@@ -111,22 +111,22 @@ class Packed(Brief):
         """Sum of the rates in GB/s."""
         return sum(self.rates, Fraction(0))
 
-    def edges(self, tree: int) -> list[Way]:
+    def edges(self, tree: int) -> list[Route]:
         """Edges of a tree, parents before children."""
-        left = [self.ways.ways[each] for each in self.trees[tree]]
+        left = [self.routes.routes[each] for each in self.trees[tree]]
         return _from_root(left, self.root)
 
 
-def _from_root(ways: list[Way], root: int) -> list[Way]:
-    below: dict[int, list[Way]] = {}
-    for way in ways:
-        below.setdefault(way.parent, []).append(way)
-    ordered: list[Way] = []
+def _from_root(routes: list[Route], root: int) -> list[Route]:
+    below: dict[int, list[Route]] = {}
+    for route in routes:
+        below.setdefault(route.parent, []).append(route)
+    ordered: list[Route] = []
     level = [root]
     while level:
-        found = [way for rank in level for way in below.get(rank, ())]
+        found = [route for rank in level for route in below.get(rank, ())]
         ordered += found
-        level = [way.child for way in found]
+        level = [route.child for route in found]
     return ordered
 
 
@@ -134,45 +134,45 @@ def _from_root(ways: list[Way], root: int) -> list[Way]:
 class TreeLoads:
     """Known trees and their link loads."""
 
-    ways: Ways  # What their edges run over
+    routes: Routes  # What their edges run over
     root: int  # Their root, a rank
     known: dict[tuple[int, ...], int] = field(default_factory=dict)  # Number of each tree
     # Links of each tree, and how often it loads each
     loads: list[tuple[NDArray[np.int64], NDArray[np.int64]]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
-        """Number the members, and gather what each way loads."""
-        lost = self.ways.unreached(self.root)
+        """Number the members, and gather what each route loads."""
+        lost = self.routes.unreached(self.root)
         if lost is not None:
-            names, nodes = self.ways.topology.node_ids, self.ways.topology.rank_nodes
+            names, nodes = self.routes.topology.node_ids, self.routes.topology.rank_nodes
             raise UnreachableError(
                 f"expected links between {names[nodes[self.root]]} and all GPUs, in both directions for an all-reduce, "
-                f"found none that lead to {names[nodes[lost]]} on {self.ways.topology.name}: choose ranks that are "
+                f"found none that lead to {names[nodes[lost]]} on {self.routes.topology.name}: choose ranks that are "
                 "connected, or other links (`parameters=links=together`)."
             )
-        place = {rank: number for number, rank in enumerate(self.ways.members)}
-        self._edges = [(place[way.parent], place[way.child]) for way in self.ways.ways]
+        place = {rank: number for number, rank in enumerate(self.routes.members)}
+        self._edges = [(place[route.parent], place[route.child]) for route in self.routes.routes]
         self._root = place[self.root]
-        sizes = [len(way.links) for way in self.ways.ways]
+        sizes = [len(route.links) for route in self.routes.routes]
         self._start = np.cumsum([0, *sizes[:-1]]) if sizes else np.zeros(0, dtype=np.int64)
-        self._links = np.array([e for way in self.ways.ways for e in way.links], dtype=np.int64)
+        self._links = np.array([e for route in self.routes.routes for e in route.links], dtype=np.int64)
 
     def shortest(self, lengths: NDArray[np.float64]) -> int:
         """Number of the tree with the least total link length."""
-        of_way = np.add.reduceat(lengths[self._links], self._start).tolist() if self._edges else []
-        return self.add(shortest_arborescence(len(self.ways.members), self._root, self._edges, of_way))
+        of_route = np.add.reduceat(lengths[self._links], self._start).tolist() if self._edges else []
+        return self.add(shortest_arborescence(len(self.routes.members), self._root, self._edges, of_route))
 
     def shortest_exactly(self, lengths: list[Fraction]) -> tuple[int, Fraction]:
         """Number and total length of the shortest tree, as fractions."""
-        of_way = [sum((lengths[e] for e in way.links), Fraction(0)) for way in self.ways.ways]
-        found = shortest_arborescence(len(self.ways.members), self._root, self._edges, of_way)
-        return self.add(found), sum((of_way[each] for each in found), Fraction(0))
+        of_route = [sum((lengths[e] for e in route.links), Fraction(0)) for route in self.routes.routes]
+        found = shortest_arborescence(len(self.routes.members), self._root, self._edges, of_route)
+        return self.add(found), sum((of_route[each] for each in found), Fraction(0))
 
     def add(self, tree: list[int]) -> int:
         """Add a tree; return its number."""
         key = tuple(tree)
         if key not in self.known:
-            counted = Counter(e for each in tree for e in self.ways.ways[each].links)
+            counted = Counter(e for each in tree for e in self.routes.routes[each].links)
             links = np.array(sorted(counted), dtype=np.int64)
             self.loads.append((links, np.array([counted[e] for e in links.tolist()], dtype=np.int64)))
             self.known[key] = len(self.known)
@@ -205,7 +205,7 @@ _CHECKED = 16
 
 
 def weighted_packing(
-    ways: Ways,  # What tree edges may run over
+    routes: Routes,  # What tree edges may run over
     root: int,  # Root of the trees, a rank
     *,
     epsilon: float,  # How fast links get longer: less is nearer to the optimum, and slower
@@ -219,8 +219,8 @@ def weighted_packing(
     ``1 + epsilon * (what they carry of it) / capacity``. All rates are scaled at the end to what the links can carry.
     The lengths bound the optimum as well: it is at most their sum, weighted by capacity, over the shortest tree.
     """
-    found = TreeLoads(ways, root)
-    topology = ways.topology
+    found = TreeLoads(routes, root)
+    topology = routes.topology
     room = topology.capacity.astype(np.float64)
     lengths = 1.0 / np.maximum(room, 1.0)
     carried = np.zeros(topology.num_links)
@@ -256,7 +256,7 @@ def weighted_packing(
             raise
         interrupted = True
     return Packed(
-        ways=ways,
+        routes=routes,
         root=root,
         trees=tuple(found.trees[: len(weights)]),
         rates=_scaled_to_room(found, weights),
@@ -278,9 +278,9 @@ def _most(found: TreeLoads, lengths: NDArray[np.float64]) -> Fraction:
 
     That of a small network is the optimum itself, by column generation from the trees that were found.
     """
-    topology = found.ways.topology
+    topology = found.routes.topology
     if is_small(topology):
-        return exact_packing(found.ways, found.root).most
+        return exact_packing(found.routes, found.root).most
     largest = float(lengths.max(initial=0.0)) or 1.0
     whole = [Fraction(max(1, round(length / largest * _GRID))) for length in lengths.tolist()]
     _, shortest = found.shortest_exactly(whole)
@@ -298,7 +298,7 @@ _STEPS = 10**9
 
 def _scaled_to_room(found: TreeLoads, weights: list[float]) -> tuple[Fraction, ...]:
     """Rates in proportion to ``weights`` that fill the fullest link exactly."""
-    topology = found.ways.topology
+    topology = found.routes.topology
     largest = max(weights, default=0.0)
     whole = [round(weight / largest * _STEPS) if largest else 1 for weight in weights]
     carried = [0] * topology.num_links
@@ -311,14 +311,14 @@ def _scaled_to_room(found: TreeLoads, weights: list[float]) -> tuple[Fraction, .
     return tuple(amount * factor for amount in whole)
 
 
-def exact_packing(ways: Ways, root: int) -> Packed:
+def exact_packing(routes: Routes, root: int) -> Packed:
     """Fastest packing, by column generation, with fractional rates and a proof.
 
     The linear program over the trees that are known gives prices of links; the shortest tree under these prices is
     added while it is shorter than 1. When none is, the prices prove that no packing is faster.
     """
-    found = TreeLoads(ways, root)
-    topology = ways.topology
+    found = TreeLoads(routes, root)
+    topology = routes.topology
     unit = gcd(*topology.capacity.tolist()) if topology.num_links else 1
     room = (topology.capacity // max(unit, 1)).tolist()
     found.shortest(1.0 / np.maximum(topology.capacity, 1))
@@ -336,7 +336,7 @@ def exact_packing(ways: Ways, root: int) -> Packed:
     gb = Fraction(unit, topology.denominator)
     kept = [(tree, rate * gb) for tree, rate in zip(found.trees, vertex.values, strict=False) if rate]
     return Packed(
-        ways=ways,
+        routes=routes,
         root=root,
         trees=tuple(tree for tree, _ in kept),
         rates=tuple(rate for _, rate in kept),

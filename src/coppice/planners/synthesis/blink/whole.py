@@ -54,7 +54,7 @@ def whole_packing(
         The packing in the largest parts of the unit that lose no more, or the fastest that was found; None where
         even the smallest parts fit nowhere.
     """
-    found = TreeLoads(packed.ways, packed.root)
+    found = TreeLoads(packed.routes, packed.root)
     heaviest = sorted(range(len(packed.rates)), key=lambda tree: (-packed.rates[tree], tree))[:_MOST_TREES]
     for tree in sorted(heaviest):
         found.add(list(packed.trees[tree]))
@@ -75,7 +75,7 @@ def whole_packing(
     part = unit / parts
     amounts = _fewest(found, part, amounts, rates, deadline)
     whole = Packed(
-        ways=packed.ways,
+        routes=packed.routes,
         root=packed.root,
         trees=tuple(tree for tree, n in zip(found.trees, amounts, strict=True) if n),
         rates=tuple(n * part for n in amounts if n),
@@ -86,7 +86,7 @@ def whole_packing(
 
 def _room(found: TreeLoads, part: Fraction) -> list[int]:
     """Parts that each link can carry."""
-    topology = found.ways.topology
+    topology = found.routes.topology
     return [int(Fraction(c, topology.denominator) // part) for c in topology.capacity.tolist()]
 
 

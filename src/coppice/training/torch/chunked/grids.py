@@ -1,6 +1,6 @@
 """Ranks of collective phases: the ranks of a group by boxes, and a process group per channel and rank set.
 
-A motif of a collective is done by all ranks of the group, by those of one box, or by those at the same place of every
+A phase of a collective is done by all ranks of the group, by those of one box, or by those at the same place of every
 box. Collectives of one process group wait for each other, so every channel has groups of its own.
 """
 
@@ -14,7 +14,7 @@ import torch.distributed as dist
 from coppice.errors import InputError
 
 ALL, INSIDE, BETWEEN = "all", "inside", "between"
-"""Who does a motif: all ranks, those of a box, those at the same place of every box."""
+"""Who does a phase: all ranks, those of a box, those at the same place of every box."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +72,7 @@ class RankGrid:
         return tuple(row[own] for row in self.rows) if role == BETWEEN else self.ranks
 
 
-class MotifGroups:
+class PhaseGroups:
     """Process groups per channel, created on demand; its ranks must demand them in the same order.
 
     Args:
@@ -85,7 +85,7 @@ class MotifGroups:
     Examples:
         >>> store = dist.HashStore()
         >>> dist.init_process_group("gloo", rank=0, world_size=1, store=store)
-        >>> MotifGroups().grid.rows
+        >>> PhaseGroups().grid.rows
         ((0,),)
         >>> dist.destroy_process_group()
     """

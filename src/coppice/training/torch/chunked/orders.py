@@ -18,41 +18,41 @@ import torch.distributed as dist
 from coppice.errors import CheckError, InputError
 from coppice.iteration.policies.whole.catalogue import whole_policy_named
 from coppice.iteration.policies.whole.centauri import Centauri
-from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.iteration.running import run_tasks
 from coppice.training.torch.agreement import broadcast_from_first
 
 BARRIER = -1
-"""Motif of a task that only waits for all pieces."""
+"""Phase of a task that only waits for all pieces."""
 
 
-class CarriedTask(NamedTuple):
+class OrderedTask(NamedTuple):
     """Task: a collective phase of a chunk of an operation."""
 
     operation: int  # Number of the operation
     piece: int  # Number of the piece
-    motif: int  # Number of the motif in its way; -1: it only waits for all pieces
+    phase: int  # Number of the phase in its decomposition; -1: it only waits for all pieces
     stream: str  # The channel; empty where it only waits
     after: tuple[int, ...]  # Numbers of the tasks that it comes after
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class CarriedPlan:
+class OrderedPlan:
     """A plan with the order of its tasks."""
 
     graph: OperationGraph  # Operations and channels
-    plan: MotifPlan  # How they are done
-    tasks: tuple[CarriedTask, ...]  # All tasks, those of an operation in a row
+    plan: WholePlan  # How they are done
+    tasks: tuple[OrderedTask, ...]  # All tasks, those of an operation in a row
     sequence: tuple[int, ...]  # Numbers of the tasks in the order in which they are launched
     predicted_seconds: float  # Time of all by the simulation
 
     @classmethod
     def of(
-        cls, graph: OperationGraph, plan: MotifPlan | None = None, *, sequence: Sequence[int] | None = None
-    ) -> CarriedPlan:
+        cls, graph: OperationGraph, plan: WholePlan | None = None, *, sequence: Sequence[int] | None = None
+    ) -> OrderedPlan:
         """Order the tasks of a plan of a graph.
 
         Args:
@@ -65,43 +65,45 @@ class CarriedPlan:
                 parallel.
 
         Examples:
-            >>> from coppice.iteration.policies.whole.operations import Channel, GraphOperation, Motif
-            >>> work = Motif(kind="forward", amount=3.0, channels=("device",))
-            >>> sums = Motif(kind="all_reduce", amount=8.0, channels=("network",))
+            >>> from coppice.iteration.policies.whole.operations import Channel, GraphOperation, Phase
+            >>> work = Phase(kind="forward", amount=3.0, channels=("device",))
+            >>> sums = Phase(kind="all_reduce", amount=8.0, channels=("network",))
             >>> graph = OperationGraph(
             ...     operations=(
-            ...         GraphOperation(name="layer", ways=((work,),), decision="sums", group="sums"),
-            ...         GraphOperation(name="sums", ways=((sums,),), after=(0,), decision="sums", group="sums"),
+            ...         GraphOperation(name="layer", decompositions=((work,),), decision="a", group="a"),
+            ...         GraphOperation(name="sums", decompositions=((sums,),), after=(0,), decision="a", group="a"),
             ...     ),
             ...     channels={"device": Channel(), "network": Channel(units_per_second=2.0)},
             ... )
-            >>> found = CarriedPlan.of(graph, MotifPlan(choices={"sums": MotifChoice(pieces=2)}))
+            >>> found = OrderedPlan.of(graph, WholePlan(choices={"sums": OperationChoice(pieces=2)}))
             >>> found.names()
             ['layer 0.0', 'layer 1.0', 'sums 0.0', 'sums 1.0']
-            >>> CarriedPlan.of(graph, found.plan, sequence=(0, 3, 4, 5, 1, 2))
+            >>> OrderedPlan.of(graph, found.plan, sequence=(0, 3, 4, 5, 1, 2))
             Traceback (most recent call last):
             coppice.errors.InputError: expected sums 1.0 after layer 1.0, found it before: the order is not legal.
         """
-        wanted = plan or MotifPlan()
+        wanted = plan or WholePlan()
         rows = graph.task_graph(wanted)
         times = run_tasks(rows)
-        tasks: list[CarriedTask] = []
+        tasks: list[OrderedTask] = []
         for number, operation in enumerate(graph.operations):
             choice = (
-                wanted.choices.get(operation.decision, MotifChoice()) if operation.decision else MotifChoice()
+                wanted.choices.get(operation.decision, OperationChoice())
+                if operation.decision
+                else OperationChoice()
             )
-            motifs = list(graph.motifs(operation, wanted))
+            phases = list(graph.phases(operation, wanted))
             for piece in range(choice.pieces):
-                for motif, (_, channel) in enumerate(motifs):
+                for phase, (_, channel) in enumerate(phases):
                     if graph.channels[channel].parallel:
                         raise InputError(
                             f"expected channels that do one thing at a time, found {channel} of {operation.name}."
                         )
                     after = tuple(int(each) for each in rows.predecessors(len(tasks)))
-                    tasks.append(CarriedTask(number, piece, motif, channel, after))
+                    tasks.append(OrderedTask(number, piece, phase, channel, after))
             if choice.pieces > 1:
                 after = tuple(int(each) for each in rows.predecessors(len(tasks)))
-                tasks.append(CarriedTask(number, choice.pieces, BARRIER, "", after))
+                tasks.append(OrderedTask(number, choice.pieces, BARRIER, "", after))
         order = _by_start(tasks, times.start.tolist()) if sequence is None else tuple(sequence)
         made = cls(
             graph=graph, plan=wanted, tasks=tuple(tasks), sequence=order, predicted_seconds=times.seconds
@@ -116,40 +118,50 @@ class CarriedPlan:
     def name(self, task: int) -> str:
         """Name of a task: operation, chunk and phase."""
         each = self.tasks[task]
-        return f"{self.graph.operations[each.operation].name} {each.piece}.{each.motif}"
+        return f"{self.graph.operations[each.operation].name} {each.piece}.{each.phase}"
 
     def names(self, stream: str | None = None) -> list[str]:
         """Task names in order, of a channel or of all."""
         numbers = self.sequence if stream is None else self.order(stream)
-        return [self.name(each) for each in numbers if self.tasks[each].motif != BARRIER]
+        return [self.name(each) for each in numbers if self.tasks[each].phase != BARRIER]
 
     def pieces(self, operation: int) -> int:
         """Number of chunks of an operation."""
         decision = self.graph.operations[operation].decision
-        return self.plan.choices.get(decision, MotifChoice()).pieces if decision else 1
+        return self.plan.choices.get(decision, OperationChoice()).pieces if decision else 1
 
-    def motif_tasks(self, operation: int) -> int:
+    def phase_tasks(self, operation: int) -> int:
         """Number of tasks of an operation."""
         each = self.graph.operations[operation]
-        return self.pieces(operation) * sum(1 for _ in self.graph.motifs(each, self.plan))
+        return self.pieces(operation) * sum(1 for _ in self.graph.phases(each, self.plan))
 
     def label(self, operation: int) -> str:
         """Decomposition of an operation."""
         each = self.graph.operations[operation]
-        way = self.plan.choices.get(each.decision, MotifChoice()).way if each.decision else 0
-        return each.labels[way if way < len(each.ways) else 0] if each.labels else "plain"
+        decomposition = (
+            self.plan.choices.get(each.decision, OperationChoice()).decomposition if each.decision else 0
+        )
+        return (
+            each.labels[decomposition if decomposition < len(each.decompositions) else 0]
+            if each.labels
+            else "plain"
+        )
 
     def digest(self) -> str:
         """Hash of everything that must be equal on all ranks."""
         operations = [
-            (each.name, each.labels, [[m.kind for m in way] for way in each.ways])
+            (
+                each.name,
+                each.labels,
+                [[m.kind for m in decomposition] for decomposition in each.decompositions],
+            )
             for each in self.graph.operations
         ]
         told = repr((operations, self.plan.key(), self.tasks, self.sequence))
         return hashlib.sha256(told.encode()).hexdigest()
 
     def _require_legal(self) -> None:
-        """Every task once, and after those that it waits for."""
+        """Check that every task occurs once, after its predecessors."""
         if sorted(self.sequence) != list(range(len(self.tasks))):
             raise InputError(
                 f"expected an order of the {len(self.tasks)} tasks of the plan, each once, found {len(self.sequence)} "
@@ -178,7 +190,7 @@ def whole_policy(policy: str | WholePolicy, settings: Mapping[str, object] | Non
 
 def agreed_plan(
     graph: OperationGraph, policy: str | WholePolicy, group: dist.ProcessGroup | None = None, **settings: Any
-) -> CarriedPlan:
+) -> OrderedPlan:
     """Plan of rank 0's policy for its graph, on all ranks.
 
     Graphs of ranks may differ in what things take, not in what there is to do.
@@ -195,17 +207,17 @@ def agreed_plan(
     """
     chosen = whole_policy(policy, settings)
     first = dist.get_process_group_ranks(group)[0] if group is not None else 0
-    made: CarriedPlan | None = None
+    made: OrderedPlan | None = None
     require_alike(graph, group)
 
     def planned() -> tuple[Any, ...]:
         nonlocal made
-        made = CarriedPlan.of(graph, chosen.plan(graph))
+        made = OrderedPlan.of(graph, chosen.plan(graph))
         return made.plan, made.sequence, made.predicted_seconds
 
     plan, sequence, seconds = broadcast_from_first(planned, first=first, group=group)
     if made is None:
-        made = replace(CarriedPlan.of(graph, plan, sequence=sequence), predicted_seconds=seconds)
+        made = replace(OrderedPlan.of(graph, plan, sequence=sequence), predicted_seconds=seconds)
     require_agreed(made, group)
     return made
 
@@ -223,10 +235,10 @@ def require_alike(graph: OperationGraph, group: dist.ProcessGroup | None = None)
         )
 
 
-def require_agreed(carried: CarriedPlan, group: dist.ProcessGroup | None = None) -> None:
+def require_agreed(ordered: OrderedPlan, group: dist.ProcessGroup | None = None) -> None:
     """Check that all ranks execute the same plan, by its digest."""
     digests: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(digests, carried.digest(), group=group)
+    dist.all_gather_object(digests, ordered.digest(), group=group)
     other = next((rank for rank, each in enumerate(digests) if each != digests[0]), None)
     if other is not None:
         raise CheckError(
@@ -235,8 +247,8 @@ def require_agreed(carried: CarriedPlan, group: dist.ProcessGroup | None = None)
         )
 
 
-def _by_start(tasks: Sequence[CarriedTask], start: Sequence[float]) -> tuple[int, ...]:
-    """Tasks in the order of their starts, each after those that it waits for."""
+def _by_start(tasks: Sequence[OrderedTask], start: Sequence[float]) -> tuple[int, ...]:
+    """Tasks by start time, each after its predecessors."""
     waits = [len(set(task.after)) for task in tasks]
     then: list[list[int]] = [[] for _ in tasks]
     for number, task in enumerate(tasks):

@@ -9,11 +9,11 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from coppice.training.torch.chunked.carrying import collective_run
-from coppice.training.torch.chunked.enforcers import Enforcer, TaskRun
-from coppice.training.torch.chunked.grids import MotifGroups
-from coppice.training.torch.chunked.orders import CarriedPlan
-from coppice.training.torch.chunked.sections import DeferredWeights, ParallelSection, WeightProduct
+from coppice.training.torch.chunked.execution import collective_run
+from coppice.training.torch.chunked.executors import TaskExecutor, TaskRun
+from coppice.training.torch.chunked.grids import PhaseGroups
+from coppice.training.torch.chunked.orders import OrderedPlan
+from coppice.training.torch.chunked.sections import DeferredWeights, TensorParallelModule, WeightProduct
 from coppice.training.torch.chunked.sharded import ShardedWeights
 from coppice.training.torch.chunked.step_graphs import SectionOperations, StepOperations
 from coppice.training.torch.chunked.templates import CollectiveBuffers
@@ -24,7 +24,7 @@ class SectionEntry:
     """A section of a model."""
 
     name: str  # Its name
-    section: ParallelSection  # The module
+    section: TensorParallelModule  # The module
     trained: list[nn.Parameter] = field(default_factory=list)  # Parameters of its inner part
     elements: int = 0  # Elements of its sum when it last ran
     dtype: torch.dtype = torch.float32  # Their type
@@ -38,13 +38,13 @@ class SectionEntry:
 class StepDriver(Protocol):
     """Callbacks of a section's pass to the schedule."""
 
-    groups: MotifGroups
-    carried: CarriedPlan
+    groups: PhaseGroups
+    ordered: OrderedPlan
     operations: StepOperations
     entries: list[SectionEntry]
 
     @property
-    def enforcer(self) -> Enforcer:
+    def executor(self) -> TaskExecutor:
         """Executor of the plan."""
 
     def backward_starts(self, made: SectionPass) -> None:
@@ -59,7 +59,7 @@ class StepDriver(Protocol):
 
 @dataclass(eq=False)
 class _PassPiece:
-    """Rows of a section: input, what is behind the norm, its copy, and what the inner part made of it."""
+    """Chunk of a section's rows: input, normalised input, its copy, and inner output."""
 
     rows: slice
     x: torch.Tensor
@@ -82,7 +82,7 @@ class SectionPass:
         self._entry = driver.entries[number]
         self._own: SectionOperations = driver.operations.sections[number]
         self._section = self._entry.section
-        self._cut = driver.carried.pieces(self._own.forward)
+        self._cut = driver.ordered.pieces(self._own.forward)
         self._x = x.detach()
         self._wants = x.requires_grad
         self._pieces: dict[int, _PassPiece] = {}
@@ -93,7 +93,7 @@ class SectionPass:
         self._of_x: torch.Tensor | None = None
 
     def computed(self) -> list[int]:
-        """Numbers of its compute operations."""
+        """Indices of its compute operations."""
         return [self._own.forward, self._own.backward, self._own.weights, self._own.norm]
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
@@ -104,12 +104,12 @@ class SectionPass:
 
     def run_forward(self) -> torch.Tensor:
         """Run all chunks forward."""
-        enforcer, own = self._driver.enforcer, self._own
-        enforcer.bind(own.forward, self._forward_piece)
+        executor, own = self._driver.executor, self._own
+        executor.bind(own.forward, self._forward_piece)
         if own.sums >= 0:
-            enforcer.bind(own.sums, self._exchange(own.sums, forward=True))
-        enforcer.advance(own.forward)
-        enforcer.wait([own.forward] if own.sums < 0 else [own.sums])
+            executor.bind(own.sums, self._exchange(own.sums, forward=True))
+        executor.advance(own.forward)
+        executor.wait([own.forward] if own.sums < 0 else [own.sums])
         assert self._out is not None
         self._entry.elements, self._entry.dtype = self._out.numel(), self._out.dtype
         return self._out
@@ -118,13 +118,13 @@ class SectionPass:
         """Gradient of the input; weight gradients follow by the plan."""
         self._driver.backward_starts(self)
         self._gradient = gradient
-        enforcer, own = self._driver.enforcer, self._own
+        executor, own = self._driver.executor, self._own
         if own.input_sums >= 0:
-            enforcer.bind(own.input_sums, self._exchange(own.input_sums, forward=False))
-        enforcer.bind(own.backward, self._backward_piece)
-        enforcer.bind(own.weights, self._weights_piece)
-        enforcer.bind(own.norm, self._norm)
-        enforcer.advance(own.norm)
+            executor.bind(own.input_sums, self._exchange(own.input_sums, forward=False))
+        executor.bind(own.backward, self._backward_piece)
+        executor.bind(own.weights, self._weights_piece)
+        executor.bind(own.norm, self._norm)
+        executor.advance(own.norm)
         found, self._of_x = self._of_x, None
         self._driver.left()
         return found
@@ -133,8 +133,8 @@ class SectionPass:
         count = len(self._x)
         return slice(count * piece // self._cut, count * (piece + 1) // self._cut)
 
-    def _forward_piece(self, piece: int, motif: int) -> None:
-        del motif
+    def _forward_piece(self, piece: int, phase: int) -> None:
+        del phase
         rows = self._rows(piece)
         if rows.start < rows.stop:
             self._forward_rows(piece, rows)
@@ -142,7 +142,7 @@ class SectionPass:
             self._release()
 
     def _release(self) -> None:
-        """Whole weights are not needed until they are gathered again."""
+        """Release whole weights until the next all-gather."""
         if self._entry.sharded is not None:
             self._entry.sharded.release()
 
@@ -159,8 +159,8 @@ class SectionPass:
             self._out = p.new_empty(len(self._x), *p.shape[1:])
         self._out[rows].copy_(p.detach())
 
-    def _backward_piece(self, piece: int, motif: int) -> None:
-        del motif
+    def _backward_piece(self, piece: int, phase: int) -> None:
+        del phase
         own = self._pieces.get(piece)
         if own is not None and self._gradient is not None:
             self._backward_rows(own, self._gradient)
@@ -178,9 +178,9 @@ class SectionPass:
         own.h.grad = None
         del own.p
 
-    def _weights_piece(self, piece: int, motif: int) -> None:
-        del motif
-        count, pieces = len(self._products), self._driver.carried.pieces(self._own.weights)
+    def _weights_piece(self, piece: int, phase: int) -> None:
+        del phase
+        count, pieces = len(self._products), self._driver.ordered.pieces(self._own.weights)
         wanted = self._products[count * piece // pieces : count * (piece + 1) // pieces]
         if wanted:
             torch.autograd.backward([each.weight for each in wanted], [each.compute() for each in wanted])
@@ -188,8 +188,8 @@ class SectionPass:
             self._products = []
             self._driver.mean(self._number)
 
-    def _norm(self, piece: int, motif: int) -> None:
-        del piece, motif
+    def _norm(self, piece: int, phase: int) -> None:
+        del piece, phase
         assert self._of_h is not None
         if self._section.norm is None:
             self._of_x = self._of_h
@@ -205,7 +205,7 @@ class SectionPass:
         self._pieces, self._of_h, self._gradient = {}, None, None
 
     def _exchange(self, operation: int, *, forward: bool) -> TaskRun:
-        """What sums rows over the ranks that share the section, piece by piece."""
+        """All-reduce of rows over the ranks that share the section, chunk by chunk."""
         group, driver = self._section.group, self._driver
 
         def of_piece(piece: int) -> CollectiveBuffers:
@@ -214,11 +214,11 @@ class SectionPass:
             return CollectiveBuffers("all_reduce", rows, group=group)
 
         shape = CollectiveBuffers("all_reduce", self._x[:0].reshape(-1), group=group)
-        return collective_run(driver.carried, operation, shape, driver.groups, of_piece=of_piece)
+        return collective_run(driver.ordered, operation, shape, driver.groups, of_piece=of_piece)
 
 
 class _Carried(torch.autograd.Function):
-    """A section carried out as the plan says."""
+    """A section executed by the plan."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, anchor: torch.Tensor, made: SectionPass) -> torch.Tensor:

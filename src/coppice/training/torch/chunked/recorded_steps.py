@@ -1,6 +1,6 @@
 """Convert a recorded step to operations with their exchanges, and assign gradients to messages.
 
-What the motifs of its collectives take here is measured: each is run by itself, in two sizes, on its own channel.
+What the phases of its collectives take here is measured: each is run by itself, in two sizes, on its own channel.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.training.torch.chunked.carrying import NETWORK, exchange_operation, network_channels
-from coppice.training.torch.chunked.grids import MotifGroups
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, Phase
+from coppice.training.torch.chunked.execution import NETWORK, exchange_operation, network_channels
+from coppice.training.torch.chunked.grids import PhaseGroups
 from coppice.training.torch.chunked.passes import SectionEntry
-from coppice.training.torch.chunked.sections import ParallelSection
-from coppice.training.torch.chunked.sharded import GradientPool
+from coppice.training.torch.chunked.sections import TensorParallelModule
+from coppice.training.torch.chunked.sharded import GradientBucket
 from coppice.training.torch.chunked.step_graphs import (
     PIECE_SECONDS,
     RecordedSection,
@@ -32,11 +32,11 @@ from coppice.training.torch.chunked.step_graphs import (
 from coppice.training.torch.chunked.templates import CollectiveBuffers, piece_steps
 
 STEP_SECONDS = 1e-5
-"""Starts of measured motifs are multiples of it."""
+"""Starts of measured phases are multiples of it."""
 _ROUNDS = 3
 _PARTS = 16
 """The smaller size is so small a part of the larger one: as small as planners cut unless told otherwise. In between a
-motif takes no longer than on the straight line, where what starts it is hidden by what it carries."""
+phase takes no longer than on the straight line, where what starts it is hidden by what it carries."""
 
 
 def measured_channels(channels: Mapping[str, Channel]) -> dict[str, Channel]:
@@ -45,7 +45,7 @@ def measured_channels(channels: Mapping[str, Channel]) -> dict[str, Channel]:
 
 
 def measured_graph(
-    graph: OperationGraph, work: Mapping[str, CollectiveBuffers], groups: MotifGroups
+    graph: OperationGraph, work: Mapping[str, CollectiveBuffers], groups: PhaseGroups
 ) -> OperationGraph:
     """Task graph with measured times, equal on all ranks; collective over the ranks.
 
@@ -64,7 +64,7 @@ def measured_graph(
         key = (buffers.collective, buffers.size_bytes, buffers.tensor.dtype, groups.of(buffers.group).rows)
         if key not in known:
             known[key] = measured_operation(operation, buffers, groups)
-        found.append(replace(operation, ways=known[key].ways))
+        found.append(replace(operation, decompositions=known[key].decompositions))
     channels = {
         name: replace(channel, units_per_second=1.0, start_seconds=STEP_SECONDS)
         for name, channel in graph.channels.items()
@@ -73,7 +73,7 @@ def measured_graph(
 
 
 def measured_operation(
-    operation: GraphOperation, buffers: CollectiveBuffers, groups: MotifGroups
+    operation: GraphOperation, buffers: CollectiveBuffers, groups: PhaseGroups
 ) -> GraphOperation:
     """Operation of a collective with the measured times of its phases.
 
@@ -83,11 +83,12 @@ def measured_operation(
     output = None if buffers.output is None else torch.zeros_like(buffers.output)
     own = replace(buffers, tensor=torch.zeros_like(buffers.tensor), output=output)
     grid = groups.of(buffers.group)
-    rows: list[tuple[Motif, str, tuple[int, ...]]] = []
-    for label, way in zip(operation.labels, operation.ways, strict=True):
+    rows: list[tuple[Phase, str, tuple[int, ...]]] = []
+    for label, decomposition in zip(operation.labels, operation.decompositions, strict=True):
         steps = piece_steps(own, label, grid, groups.rank)
         rows += [
-            (motif, label, grid.part(groups.rank, step.role)) for motif, step in zip(way, steps, strict=True)
+            (phase, label, grid.part(groups.rank, step.role))
+            for phase, step in zip(decomposition, steps, strict=True)
         ]
     device = buffers.tensor.device
     times = torch.zeros(_ROUNDS, 2, len(rows), dtype=torch.float64)
@@ -97,8 +98,8 @@ def measured_operation(
             for label in operation.labels:
                 steps = piece_steps(own, label, grid, groups.rank, pieces=pieces)
                 for step in steps:
-                    motif, _, ranks = rows[at]
-                    spent = _timed(step.run, groups.group(motif.channels[0], ranks), groups.parent, device)
+                    phase, _, ranks = rows[at]
+                    spent = _timed(step.run, groups.group(phase.channels[0], ranks), groups.parent, device)
                     if turn >= 0:
                         times[turn, size, at] = spent
                     at += 1
@@ -109,12 +110,14 @@ def measured_operation(
         for at in range(len(rows))
     ]
     made = iter(zip(rows, seconds, strict=True))
-    ways = tuple(tuple(_of_times(*next(made)) for _ in way) for way in operation.ways)
-    return replace(operation, ways=ways)
+    decompositions = tuple(
+        tuple(_of_times(*next(made)) for _ in decomposition) for decomposition in operation.decompositions
+    )
+    return replace(operation, decompositions=decompositions)
 
 
-def _of_times(row: tuple[Motif, str, tuple[int, ...]], seconds: list[float]) -> Motif:
-    """A motif that takes so long whole, and so long in a small part."""
+def _of_times(row: tuple[Phase, str, tuple[int, ...]], seconds: list[float]) -> Phase:
+    """A phase by its time for the whole and for a small part."""
     whole, part = seconds
     amount = max((whole - part) * _PARTS / (_PARTS - 1), 0.0)
     starts = max(1, round((whole - amount) / STEP_SECONDS))
@@ -163,7 +166,7 @@ class StepLayout:
     """Operations of a step, and the gradients of each message."""
 
     operations: StepOperations
-    means: Mapping[int, GradientPool]
+    means: Mapping[int, GradientBucket]
 
 
 class SectionModel:
@@ -174,7 +177,7 @@ class SectionModel:
         groups: Where collectives run.
         data: The ranks with the same share; None: all.
         network: Figures of the channels; None: measured when steps are recorded.
-        beside: Gradients of weights are computed beside sums of gradients of inputs.
+        beside: Gradients of weights are computed during all-reduces of input gradients.
         shard: Every replica keeps a part of the weights of sections.
         ahead: Sections whose weights may be gathered before the one that computes is over.
 
@@ -185,7 +188,7 @@ class SectionModel:
     def __init__(
         self,
         model: nn.Module,
-        groups: MotifGroups,
+        groups: PhaseGroups,
         data: dist.ProcessGroup | None,
         network: Mapping[str, tuple[float, float]] | None,
         *,
@@ -205,15 +208,15 @@ class SectionModel:
         self.alike = [(n, p) for n, p in model.named_parameters() if p.requires_grad and id(p) not in own]
         self._start(model, own)
         replicas = len(groups.of(data).ranks)
-        self._pools: list[GradientPool | None] = []
+        self._buckets: list[GradientBucket | None] = []
         for each in self.entries:
             if each.trained and shard and replicas > 1:
                 each.shard(data)
-            whole = GradientPool(each.trained, replicas) if each.trained and each.sharded is None else None
-            self._pools.append(each.sharded or whole)
+            whole = GradientBucket(each.trained, replicas) if each.trained and each.sharded is None else None
+            self._buckets.append(each.sharded or whole)
 
     def _start(self, model: nn.Module, own: set[int]) -> None:
-        """All ranks start with the same weights, and have the same sections."""
+        """Broadcast weights, and check that all ranks have the same sections."""
         told = [
             [each.name for each in self.entries],
             [(n, list(p.shape), str(p.dtype)) for n, p in model.named_parameters()],
@@ -242,7 +245,7 @@ class SectionModel:
         """Layout of a recorded step.
 
         Args:
-            measure: Time motifs now, unless figures of the network were given; every rank does.
+            measure: Time phases now, unless figures of the network were given; every rank does.
         """
         if len(record.elements) != len(self.entries):
             raise InputError(
@@ -255,22 +258,22 @@ class SectionModel:
         if measure:
             self.channels = measured_channels(self.channels)
         chosen, times = set(record.ready), record.times
-        pools: list[GradientPool | None] = []
+        buckets: list[GradientBucket | None] = []
         for wanted in (True, False):
             row = [p for at, (_, p) in enumerate(self.alike) if (at in chosen) == wanted]
-            pools.append(GradientPool(row, len(self._groups.grid.ranks), shared=False) if row else None)
-        alike = [None if pool is None else self._exchange(pool, measure=measure) for pool in pools]
+            buckets.append(GradientBucket(row, len(self._groups.grid.ranks), shared=False) if row else None)
+        alike = [None if bucket is None else self._exchange(bucket, measure=measure) for bucket in buckets]
         kinds: dict[Any, str] = {}
         sections = []
-        for each, elements, pool in zip(self.entries, record.elements, self._pools, strict=True):
+        for each, elements, bucket in zip(self.entries, record.elements, self._buckets, strict=True):
             sums = gradients = gather = None
             if each.section.group is not None:
                 tensor = torch.empty(elements, dtype=each.dtype, device=self.device)
                 sums = self._operation(
                     CollectiveBuffers("all_reduce", tensor, group=each.section.group), measure=measure
                 )
-            if pool is not None and len(self._groups.of(self._data).ranks) > 1:
-                gradients = self._exchange(pool, measure=measure)
+            if bucket is not None and len(self._groups.of(self._data).ranks) > 1:
+                gradients = self._exchange(bucket, measure=measure)
             if each.sharded is not None:
                 gather = self._operation(each.sharded.gather_buffers(), measure=measure)
             word = type(each.section.inner).__name__
@@ -300,19 +303,22 @@ class SectionModel:
             ahead=self._ahead,
         )
         means = {
-            operation: pool
-            for operation, pool in [
-                *((own.gradients, pool) for own, pool in zip(operations.sections, self._pools, strict=True)),
-                (operations.early, pools[0]),
-                (operations.late, pools[1]),
+            operation: bucket
+            for operation, bucket in [
+                *(
+                    (own.gradients, bucket)
+                    for own, bucket in zip(operations.sections, self._buckets, strict=True)
+                ),
+                (operations.early, buckets[0]),
+                (operations.late, buckets[1]),
             ]
-            if operation >= 0 and pool is not None
+            if operation >= 0 and bucket is not None
         }
         return StepLayout(operations, means)
 
-    def _exchange(self, pool: GradientPool, *, measure: bool) -> GraphOperation:
-        group = self._data if pool.shared else None
-        return self._operation(pool.buffers(group), measure=measure)
+    def _exchange(self, bucket: GradientBucket, *, measure: bool) -> GraphOperation:
+        group = self._data if bucket.shared else None
+        return self._operation(bucket.buffers(group), measure=measure)
 
     def _operation(self, buffers: CollectiveBuffers, *, measure: bool) -> GraphOperation:
         made = exchange_operation(buffers.collective, buffers, self._groups, self.channels)
@@ -330,11 +336,11 @@ def section_entries(model: nn.Module, data: dist.ProcessGroup | None) -> list[Se
     found = [
         SectionEntry(name=name or "model", section=each)
         for name, each in model.named_modules()
-        if isinstance(each, ParallelSection)
+        if isinstance(each, TensorParallelModule)
     ]
     if not found:
         raise InputError(
-            "expected a model with ParallelSection parts, found none: wrap attention and perceptrons of layers."
+            "expected a model with TensorParallelModule parts, found none: wrap attention and perceptrons of layers."
         )
     seen: set[int] = set()
     for each in found:

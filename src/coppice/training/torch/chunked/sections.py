@@ -17,10 +17,10 @@ from torch import nn
 from torch.overrides import TorchFunctionMode
 
 
-class SectionCarrier(Protocol):
+class SectionExecutor(Protocol):
     """Executor of sections under a plan."""
 
-    def section(self, section: ParallelSection, x: torch.Tensor) -> torch.Tensor:
+    def section(self, section: TensorParallelModule, x: torch.Tensor) -> torch.Tensor:
         """All-reduced inner outputs."""
 
 
@@ -34,8 +34,8 @@ class PartedWeights(Protocol):
         """Inner layers outside of a plan."""
 
 
-class ParallelSection(nn.Module):
-    """``x + sum over ranks of inner(norm(x)) + bias``; rows of ``x``, along its first dimension, do not see each other.
+class TensorParallelModule(nn.Module):
+    """``x + sum over ranks of inner(norm(x)) + bias``; rows of ``x``, along its first dimension, are independent.
 
     Args:
         inner: This rank's share of the layers; its parameters are those of this rank alone.
@@ -45,7 +45,7 @@ class ParallelSection(nn.Module):
         residual: Add ``x``.
 
     Examples:
-        >>> section = ParallelSection(nn.Linear(4, 4), norm=nn.LayerNorm(4))
+        >>> section = TensorParallelModule(nn.Linear(4, 4), norm=nn.LayerNorm(4))
         >>> section(torch.ones(2, 4)).shape
         torch.Size([2, 4])
     """
@@ -62,12 +62,12 @@ class ParallelSection(nn.Module):
         super().__init__()
         self.inner, self.norm, self.bias = inner, norm, bias
         self.group, self.residual = group, residual
-        self.carrier: SectionCarrier | None = None
+        self.executor: SectionExecutor | None = None
         self.weights: PartedWeights | None = None
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies have: not the schedule that this section is trained by."""
-        return {**vars(self), "carrier": None, "weights": None}
+        """State of copies, without the schedule."""
+        return {**vars(self), "executor": None, "weights": None}
 
     def computed(self, h: torch.Tensor) -> torch.Tensor:
         """Inner layers on gathered weights."""
@@ -76,8 +76,8 @@ class ParallelSection(nn.Module):
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Run under a plan while training if there is one, else with plain all-reduces."""
-        if self.carrier is not None and self.training and torch.is_grad_enabled():
-            found = self.carrier.section(self, x)
+        if self.executor is not None and self.training and torch.is_grad_enabled():
+            found = self.executor.section(self, x)
         else:
             h = x if self.norm is None else self.norm(x)
             inner = self.inner if self.weights is None else self.weights.evaluated
@@ -90,7 +90,7 @@ class ParallelSection(nn.Module):
 
 
 class _Copied(torch.autograd.Function):
-    """The identity, whose gradients are summed."""
+    """Identity with all-reduced gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
@@ -105,7 +105,7 @@ class _Copied(torch.autograd.Function):
 
 
 class _Summed(torch.autograd.Function):
-    """The sum over ranks, whose gradient is each one's."""
+    """All-reduce with identity gradients."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
@@ -148,7 +148,7 @@ class DeferredWeights(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Takes over linear layers whose weights are trained."""
+        """Intercept linear layers with trained weights."""
         del types
         given = kwargs or {}
         if func is nn.functional.linear:
@@ -163,7 +163,7 @@ class DeferredWeights(TorchFunctionMode):
 
 
 class _DeferredLinear(torch.autograd.Function):
-    """A linear layer; the gradient of its weight is left to the list."""
+    """Linear layer whose weight gradient is deferred."""
 
     @staticmethod
     def forward(

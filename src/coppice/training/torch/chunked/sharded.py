@@ -1,4 +1,4 @@
-"""Gradients and weights of a section in flat memory, whole or shared out over replicas as ZeRO's third stage does.
+"""Gradients and weights of a section in flat memory, replicated or sharded over replicas as in ZeRO-3.
 
 Gradients of some parameters lie in a row, whose mean is taken. Where every replica keeps a part of the weights, the
 parameters that the optimizer has are this rank's part of each, in one dimension; a part may be empty. Whole weights
@@ -22,7 +22,7 @@ from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.chunked.templates import CollectiveBuffers, all_gather_single
 
 
-class GradientPool:
+class GradientBucket:
     """Contiguous gradient bucket; other types are converted to that of the first.
 
     Args:
@@ -33,10 +33,10 @@ class GradientPool:
 
     Examples:
         >>> weight = nn.Parameter(torch.zeros(2))
-        >>> pool = GradientPool([weight], 2)
+        >>> bucket = GradientBucket([weight], 2)
         >>> weight.grad = torch.tensor([2.0, 4.0])
-        >>> pool.fill()
-        >>> pool.flat
+        >>> bucket.fill()
+        >>> bucket.flat
         tensor([1., 2.])
     """
 
@@ -92,7 +92,7 @@ class GradientPool:
 
 
 def _refuse_copies() -> None:
-    """A copy of a section of which this rank has a part would lack the rest."""
+    """Refuse copies of a section with sharded weights."""
     raise InputError(
         "expected whole weights to copy, found sections that are sharded over replicas: load model.state_dict(), which "
         "all ranks call, into a model built anew, or call optimizer.close() first."
@@ -103,8 +103,8 @@ _NOT_BY_ELEMENT = ("Adafactor", "LBFGS", "Muon", "SparseAdam")
 """Optimizers of torch whose updates look at more than the gradient and state of one element."""
 
 
-class ShardedWeights(GradientPool):
-    """The trained weights of a section, whole only while they are needed; the mean of gradients goes to parts.
+class ShardedWeights(GradientBucket):
+    """Trained weights of a section, gathered only while needed; gradients are reduce-scattered.
 
     Args:
         inner: The section's layers; its trained parameters become parts of themselves.
@@ -186,7 +186,7 @@ class ShardedWeights(GradientPool):
         return self._whole.untyped_storage().size() > 0
 
     def own(self, part: torch.Tensor) -> list[torch.Tensor]:
-        """What of a rank's part belongs to each parameter."""
+        """Slice of this rank's shard per parameter."""
         first = self._place * self._part_length
         found, begin = [], 0
         for length in self.lengths:
@@ -198,20 +198,20 @@ class ShardedWeights(GradientPool):
         return found
 
     def cut(self, place: int, whole: torch.Tensor) -> torch.Tensor:
-        """This rank's part of something of the shape of the parameter of a place."""
+        """This rank's shard of a tensor shaped like a parameter."""
         begin = sum(self.lengths[:place])
         first = self._place * self._part_length
         bounds = [min(max(at - begin, 0), self.lengths[place]) for at in (first, first + self._part_length)]
         return whole.reshape(-1)[bounds[0] : bounds[1]]
 
     def call(self, x: torch.Tensor) -> torch.Tensor:
-        """The layers on whole weights, which are there."""
+        """Inner layers on gathered weights."""
         given = {name: self._leaves[place] for name, place in self._places.items()}
         found: torch.Tensor = functional_call(self._inner, given, (x,))
         return found
 
     def evaluated(self, x: torch.Tensor) -> torch.Tensor:
-        """The layers outside of a plan; all replicas run them alike."""
+        """Inner layers outside of a plan; collective over the replicas."""
         if torch.is_grad_enabled():
             raise InputError(
                 "expected passes outside of training without gradients where weights are sharded, found one with: run "
@@ -226,7 +226,7 @@ class ShardedWeights(GradientPool):
         return found
 
     def gather_now(self) -> None:
-        """Gather the whole weights, outside of a plan; all replicas call this."""
+        """All-gather the weights outside of a plan; collective over the replicas."""
         every = self._part.new_empty(
             self._whole.numel()
         )  # as a backend may keep memory that it has seen from resizing
@@ -236,7 +236,7 @@ class ShardedWeights(GradientPool):
             self._whole.copy_(every)
 
     def whole(self, parts: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-        """Of parts of this rank, one for each parameter, the whole; all replicas call this."""
+        """All-gather tensors from this rank's shards, one per parameter; collective over the replicas."""
         own = torch.cat(
             [*(each.detach().reshape(-1) for each in parts), parts[0].new_zeros(self._part_length)]
         )
@@ -246,7 +246,7 @@ class ShardedWeights(GradientPool):
         return [piece.view(shape) for piece, shape in zip(pieces, self._shapes, strict=True)]
 
     def shard_state(self, optimizer: torch.optim.Optimizer) -> None:
-        """What an optimizer knows of whole parameters becomes what it knows of parts."""
+        """Shard the optimizer state."""
         for place, parameter in enumerate(self.parameters):
             state: dict[str, Any] = optimizer.state.get(parameter, {})
             for key, value in state.items():
@@ -254,7 +254,7 @@ class ShardedWeights(GradientPool):
                     state[key] = self.cut(place, value).clone()
 
     def close(self, optimizer: torch.optim.Optimizer) -> None:
-        """Parameters, and what the optimizer knows of them, are whole again; all replicas call this."""
+        """Unshard parameters and optimizer state; collective over the replicas."""
         self._attached.remove()
         states = [optimizer.state.get(each, {}) for each in self.parameters]
         parts = [each.detach() for each in self.parameters]
@@ -267,29 +267,29 @@ class ShardedWeights(GradientPool):
             parameter.data = value
 
     def gathered(self, run: Callable[[int, int], None]) -> Callable[[int, int], None]:
-        """What gathers the whole weights, with memory for them."""
+        """Action that all-gathers the weights, with memory for them."""
 
-        def held(piece: int, motif: int) -> None:
+        def held(piece: int, phase: int) -> None:
             self._hold()
-            run(piece, motif)
+            run(piece, phase)
 
         return held
 
     def release(self) -> None:
-        """The whole weights are not needed until the next gather."""
+        """Release the whole weights until the next all-gather."""
         _resize(self._whole, 0)
 
     def gather_buffers(self) -> CollectiveBuffers:
-        """The gather of whole weights."""
+        """Buffers of the weights' all-gather."""
         return CollectiveBuffers("all_gather", self._part, self._whole, group=self._group)
 
     def buffers(self, group: dist.ProcessGroup | None) -> CollectiveBuffers:
-        """The mean of gradients, a part for each replica."""
+        """Buffers of the gradients' reduce-scatter."""
         del group
         return CollectiveBuffers("reduce_scatter", self.flat, self._mean, group=self._group)
 
     def fill(self) -> None:
-        """Take whole gradients over, divided by the number of ranks; the means before are added to by `hand_out`."""
+        """Copy whole gradients in, divided by the number of ranks; `hand_out` accumulates the means."""
         self._before = [None if each.grad is None else each.grad.clone() for each in self._parameters]
         self.flat = self._part.new_zeros(self._whole.numel())
         pieces = torch.split(self.flat[: sum(self.lengths)], self.lengths)
@@ -298,17 +298,17 @@ class ShardedWeights(GradientPool):
         self.forget()
 
     def forget(self) -> None:
-        """Drop whole gradients that were added up on this rank."""
+        """Drop gradients accumulated on this rank."""
         for each in self._leaves:
             each.grad = None
 
     def scattered(self, run: Callable[[int, int], None], tasks: int) -> Callable[[int, int], None]:
-        """What scatters the means; whole gradients lose their memory when its tasks have run."""
+        """Action that reduce-scatters gradients; whole gradients are freed when its tasks have run."""
         self._count = 0
         kept = [run]
 
-        def freed(piece: int, motif: int) -> None:
-            kept[0](piece, motif)
+        def freed(piece: int, phase: int) -> None:
+            kept[0](piece, phase)
             with self._lock:
                 self._count += 1
                 if self._count == tasks:
@@ -319,20 +319,20 @@ class ShardedWeights(GradientPool):
         return freed
 
     def hand_out(self) -> None:
-        """The means become the gradients."""
+        """Store the means as gradients."""
         for parameter, view, before in zip(self._parameters, self.own(self._mean), self._before, strict=True):
             parameter.grad = view if before is None else view.add_(before)
         self._before = [None] * len(self._before)
 
     def _save(self, _module: nn.Module, state: dict[str, Any], prefix: str, _metadata: Any) -> None:
-        """States have whole parameters."""
+        """State-dict hook that unshards parameters."""
         values = self.whole(self.parameters)
         for name, place in self._places.items():
             if prefix + name in state:
                 state[prefix + name] = values[place]
 
     def _load(self, _module: nn.Module, state: dict[str, Any], prefix: str, *_: Any) -> None:
-        """Of a whole parameter in a state this rank takes its part."""
+        """State-dict hook that takes this rank's shard."""
         for name, place in self._places.items():
             found = state.get(prefix + name)
             if isinstance(found, torch.Tensor) and found.shape == self._shapes[place]:
@@ -349,20 +349,20 @@ def _of_part(value: Any, part: torch.Tensor) -> bool:
 
 
 def _left(tensor: torch.Tensor) -> None:
-    """On a GPU, memory that is let go of is not used again before the current stream has done what it was given."""
+    """Keep freed GPU memory from reuse until the current stream is done with it."""
     if tensor.device.type == "cuda":
         tensor.record_stream(torch.cuda.current_stream(tensor.device))
 
 
 def _resize(tensor: torch.Tensor, elements: int) -> None:
-    """Give a tensor memory for all its elements, or none."""
+    """Allocate or free a tensor's memory."""
     if not elements:
         _left(tensor)
     tensor.untyped_storage().resize_(elements * tensor.element_size())
 
 
 def require_by_element(optimizer: torch.optim.Optimizer) -> None:
-    """That updates of an element look at nothing else."""
+    """Check that optimizer updates are element-wise."""
     kinds = {each.__name__ for each in type(optimizer).__mro__}
     bad = next((name for name in _NOT_BY_ELEMENT if name in kinds), None)
     if bad is not None:

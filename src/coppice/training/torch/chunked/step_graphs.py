@@ -1,8 +1,8 @@
 """Task graph of a recorded step of sections, for whole-step planners.
 
-For every section there is its forward pass with the sum of activations, its backward pass with the sum of gradients of
-its input, the gradients of its weights, and their mean over replicas. What a section's forward pass and its backward
-pass are cut in is one decision; sections alike are decided alike. What all ranks have alike goes in two messages: that
+For every section there is its forward pass with the activation all-reduce, its backward pass with the all-reduce of its
+input's gradient, the gradients of its weights, and their mean over replicas. Forward and backward pass of a
+section are cut by one decision; sections alike are decided alike. What all ranks have alike goes in two messages: that
 which is ready when the backward pass reaches the last section, and the rest.
 
 Weights of which replicas keep parts are gathered before either pass, and the mean goes to parts. A gather waits until
@@ -15,8 +15,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, Phase
 
 DEVICE = "device"
 """The channel that computes."""
@@ -78,7 +78,7 @@ def step_graph(
     piece: float = PIECE_SECONDS,  # Seconds that a piece of computation costs beside its share
     early: GraphOperation | None = None,  # The exchange of what is ready at the turn
     late: GraphOperation | None = None,  # The exchange of all else that ranks have alike
-    beside: bool = True,  # Gradients of weights are computed beside sums of gradients of inputs
+    beside: bool = True,  # Gradients of weights are computed during all-reduces of input gradients
     ahead: int = 1,  # Sections whose weights may be gathered before the one that computes is over
 ) -> StepOperations:
     """Build the operations of a step.
@@ -153,12 +153,12 @@ def step_graph(
 
 
 class _StepRows:
-    """Lays operations out."""
+    """Operation graph under construction."""
 
     def __init__(self, piece: float) -> None:
         self._piece = piece
         self.operations: list[GraphOperation] = []
-        self._computed: dict[float, tuple[tuple[Motif, ...], ...]] = {}
+        self._computed: dict[float, tuple[tuple[Phase, ...], ...]] = {}
 
     def compute(
         self,
@@ -173,14 +173,14 @@ class _StepRows:
         """Computation on the device."""
         if seconds not in self._computed:
             starts = int(seconds > self._piece)
-            motif = Motif(
+            phase = Phase(
                 kind="compute", amount=seconds - starts * self._piece, channels=(DEVICE,), starts=starts
             )
-            self._computed[seconds] = ((motif,),)
+            self._computed[seconds] = ((phase,),)
         self.operations.append(
             GraphOperation(
                 name=name,
-                ways=self._computed[seconds],
+                decompositions=self._computed[seconds],
                 after=tuple(after),
                 decision=decision,
                 group=group if decision else "",
@@ -190,15 +190,15 @@ class _StepRows:
         return len(self.operations) - 1
 
     def exchange(self, name: str, one: GraphOperation, after: Sequence[int], kind: str, group: str) -> int:
-        """A sum that computation waits for."""
+        """All-reduce that computation waits for."""
         return self._add(name, one, after, decision=f"sums of {kind}", group=group, layer=group)
 
     def gather(self, name: str, one: GraphOperation, after: Sequence[int], kind: str) -> int:
-        """Weights made whole."""
+        """All-gather of weights."""
         return self._add(name, one, after, decision=f"gathers of {kind}")
 
     def message(self, name: str, one: GraphOperation, after: Sequence[int], kind: str) -> int:
-        """A mean that only the end of the step waits for."""
+        """Gradient average that only the end of the step waits for."""
         return self._add(name, one, after, decision=f"means of {kind}", priority=1)
 
     def _add(
@@ -215,7 +215,7 @@ class _StepRows:
         self.operations.append(
             GraphOperation(
                 name=name,
-                ways=one.ways,
+                decompositions=one.decompositions,
                 labels=one.labels,
                 after=tuple(after),
                 decision=decision,

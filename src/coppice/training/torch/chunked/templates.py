@@ -1,10 +1,10 @@
 """Execution of each collective phase on tensors.
 
-The ways are those of :mod:`coppice.iteration.policies.whole.partition`, by their labels. A collective is cut in pieces
-along its elements, or along those of each rank's part where parts of ranks go different ways; a piece runs its motifs
-one after the other, each of which ends before the next one starts. A sum over ranks of boxes is a reduce-scatter
-inside, a sum between of a k-th, a gather inside; what goes to other ranks is put in order of places in the box first,
-of boxes afterwards.
+The decompositions are those of :mod:`coppice.iteration.policies.whole.partition`, by their labels. A collective is cut
+in pieces along its elements, or along those of each rank's part where parts of ranks take different routes; a piece
+runs its phases one after the other, each of which ends before the next one starts. A sum over ranks of boxes is a
+reduce-scatter inside, a sum between of a k-th, a gather inside; what goes to other ranks is put in order of places in
+the box first, of boxes afterwards.
 
 gloo's own reduce-scatter sends what an all-reduce sends. There ranks exchange parts and add them up by themselves, in
 the order of ranks.
@@ -99,7 +99,7 @@ class CollectiveBuffers:
 
 
 @dataclass(frozen=True)
-class MotifStep:
+class PhaseStep:
     """One phase of a chunk."""
 
     kind: str  # What it is
@@ -110,22 +110,24 @@ class MotifStep:
 
 def piece_steps(
     buffers: CollectiveBuffers, label: str, grid: RankGrid, rank: int, *, piece: int = 0, pieces: int = 1
-) -> tuple[MotifStep, ...]:
+) -> tuple[PhaseStep, ...]:
     """Phases of one chunk of a collective.
 
     Args:
-        label: Its way, a label of ``collective_ways``.
+        label: Its decomposition, a label of ``collective_decompositions``.
         rank: Global rank of this process, one of them.
     """
-    made = _PieceMotifs(buffers, grid, rank, piece, pieces)
-    ways = made.ways()
-    if label not in ways:
-        raise InputError(f"expected a way of {buffers.collective} ({', '.join(ways)}), found {label!r}.")
-    return ways[label]()
+    made = _ChunkPhases(buffers, grid, rank, piece, pieces)
+    decompositions = made.decompositions()
+    if label not in decompositions:
+        raise InputError(
+            f"expected a decomposition of {buffers.collective} ({', '.join(decompositions)}), found {label!r}."
+        )
+    return decompositions[label]()
 
 
-class _PieceMotifs:
-    """A piece of a collective, whose motifs hand their results to each other."""
+class _ChunkPhases:
+    """Phases of one chunk of a collective, each on the result of the previous one."""
 
     def __init__(
         self, buffers: CollectiveBuffers, grid: RankGrid, rank: int, piece: int, pieces: int
@@ -142,12 +144,12 @@ class _PieceMotifs:
         self.length = self.slice.stop - self.slice.start
         self.held = self.flat[:0]
 
-    def ways(self) -> dict[str, Callable[[], tuple[MotifStep, ...]]]:
-        """Motifs of each way."""
+    def decompositions(self) -> dict[str, Callable[[], tuple[PhaseStep, ...]]]:
+        """Phases of each decomposition."""
         split = self.n > 1 and self.k > 1
         if self.ranks == 1:
-            return {PLAIN: lambda: (MotifStep(self.buffers.collective, ALL, self._alone),)}
-        found: dict[str, dict[str, Callable[[], tuple[MotifStep, ...]]]] = {
+            return {PLAIN: lambda: (PhaseStep(self.buffers.collective, ALL, self._alone),)}
+        found: dict[str, dict[str, Callable[[], tuple[PhaseStep, ...]]]] = {
             "all_reduce": {
                 PLAIN: self._sum_plain,
                 SUBSTITUTED: lambda: self._sum((ALL,)),
@@ -170,10 +172,12 @@ class _PieceMotifs:
                 SUBSTITUTED: lambda: self._sends(self._broadcast_sends),
                 GROUPED: self._broadcast_grouped,
             },
-            "send": {PLAIN: lambda: (MotifStep("send", ALL, self._send),)},
+            "send": {PLAIN: lambda: (PhaseStep("send", ALL, self._send),)},
         }
         own = found[self.buffers.collective]
-        return {label: way for label, way in own.items() if split or "grouped" not in label}
+        return {
+            label: decomposition for label, decomposition in own.items() if split or "grouped" not in label
+        }
 
     def _alone(self, group: dist.ProcessGroup) -> None:
         del group
@@ -181,26 +185,26 @@ class _PieceMotifs:
             self.buffers.output.view(-1)[self.slice].copy_(self.flat[self.slice])
 
     def _output(self) -> torch.Tensor:
-        """The output with a row for each part, cut to the piece."""
+        """Output chunk with a row per shard."""
         output = self.flat if self.buffers.output is None else self.buffers.output
         rows = 1 if self.buffers.collective == "reduce_scatter" else self.ranks
         return output.view(rows, -1)[:, self.slice]
 
     def _parts(self) -> torch.Tensor:
-        """The input with a row for each rank, cut to the piece."""
+        """Input chunk with a row per rank."""
         return self.flat.view(self.ranks, -1)[:, self.slice]
 
     # Sums of all.
 
-    def _sum_plain(self) -> tuple[MotifStep, ...]:
+    def _sum_plain(self) -> tuple[PhaseStep, ...]:
         def run(group: dist.ProcessGroup) -> None:
             if self.length:
                 dist.all_reduce(self.flat[self.slice], group=group)
 
-        return (MotifStep("all_reduce", ALL, run),)
+        return (PhaseStep("all_reduce", ALL, run),)
 
-    def _sum(self, roles: Sequence[str], *, between: bool = False) -> tuple[MotifStep, ...]:
-        """Scattered along groups, summed between boxes or not, gathered back."""
+    def _sum(self, roles: Sequence[str], *, between: bool = False) -> tuple[PhaseStep, ...]:
+        """Reduce-scatter along groups, optionally all-reduce between boxes, all-gather."""
         levels: list[
             tuple[torch.Tensor, int]
         ] = []  # what each scatter was given, and its length without padding
@@ -227,20 +231,20 @@ class _PieceMotifs:
             if not levels and len(given) > length:
                 self.flat[self.slice].copy_(self.held)
 
-        down = [MotifStep("reduce_scatter", role, scatter) for role in roles]
-        middle = [MotifStep("all_reduce", BETWEEN, total)] if between else []
-        up = [MotifStep("all_gather", role, gather) for role in reversed(roles)]
+        down = [PhaseStep("reduce_scatter", role, scatter) for role in roles]
+        middle = [PhaseStep("all_reduce", BETWEEN, total)] if between else []
+        up = [PhaseStep("all_gather", role, gather) for role in reversed(roles)]
         return (*down, *middle, *up)
 
     # Parts of all ranks, gathered.
 
-    def _gather_plain(self) -> tuple[MotifStep, ...]:
+    def _gather_plain(self) -> tuple[PhaseStep, ...]:
         def run(group: dist.ProcessGroup) -> None:
             self._output().copy_(_gathered(self.flat[self.slice], self.ranks, group))
 
-        return (MotifStep("all_gather", ALL, run),)
+        return (PhaseStep("all_gather", ALL, run),)
 
-    def _gather_grouped(self) -> tuple[MotifStep, ...]:
+    def _gather_grouped(self) -> tuple[PhaseStep, ...]:
         def between(group: dist.ProcessGroup) -> None:
             self.held = _gathered(self.flat[self.slice], self.n, group)
 
@@ -248,7 +252,7 @@ class _PieceMotifs:
             rows = _gathered(self.held.view(-1), self.k, group).view(self.k, self.n, -1)
             self._output().copy_(rows.transpose(0, 1).reshape(self.ranks, -1))
 
-        return (MotifStep("all_gather", BETWEEN, between), MotifStep("all_gather", INSIDE, inside))
+        return (PhaseStep("all_gather", BETWEEN, between), PhaseStep("all_gather", INSIDE, inside))
 
     def _gather_sends(self, others: Sequence[int], group: dist.ProcessGroup) -> None:
         own = self.flat[self.slice]
@@ -261,13 +265,13 @@ class _PieceMotifs:
 
     # Sums of parts.
 
-    def _scatter_plain(self) -> tuple[MotifStep, ...]:
+    def _scatter_plain(self) -> tuple[PhaseStep, ...]:
         def run(group: dist.ProcessGroup) -> None:
             self._scattered(self._parts().contiguous().view(-1), group, last=True)
 
-        return (MotifStep("reduce_scatter", ALL, run),)
+        return (PhaseStep("reduce_scatter", ALL, run),)
 
-    def _scatter_grouped(self) -> tuple[MotifStep, ...]:
+    def _scatter_grouped(self) -> tuple[PhaseStep, ...]:
         def inside(group: dist.ProcessGroup) -> None:
             rows = self._parts().reshape(self.n, self.k, -1).transpose(0, 1).contiguous().view(-1)
             self._scattered(rows, group, last=False)
@@ -275,7 +279,7 @@ class _PieceMotifs:
         def between(group: dist.ProcessGroup) -> None:
             self._scattered(self.held, group, last=True)
 
-        return (MotifStep("reduce_scatter", INSIDE, inside), MotifStep("reduce_scatter", BETWEEN, between))
+        return (PhaseStep("reduce_scatter", INSIDE, inside), PhaseStep("reduce_scatter", BETWEEN, between))
 
     def _scattered(self, given: torch.Tensor, group: dist.ProcessGroup, *, last: bool) -> None:
         self.held = given.new_empty(len(given) // dist.get_world_size(group))
@@ -285,13 +289,13 @@ class _PieceMotifs:
 
     # A part of each rank to each.
 
-    def _exchange_plain(self) -> tuple[MotifStep, ...]:
+    def _exchange_plain(self) -> tuple[PhaseStep, ...]:
         def run(group: dist.ProcessGroup) -> None:
             self._output().copy_(_exchanged(self._parts(), group))
 
-        return (MotifStep("all_to_all", ALL, run),)
+        return (PhaseStep("all_to_all", ALL, run),)
 
-    def _exchange_grouped(self) -> tuple[MotifStep, ...]:
+    def _exchange_grouped(self) -> tuple[PhaseStep, ...]:
         def inside(group: dist.ProcessGroup) -> None:
             rows = self._parts().reshape(self.n, self.k, -1).transpose(0, 1)
             self.held = _exchanged(rows, group)  # by place of the source, then box of the destination
@@ -300,7 +304,7 @@ class _PieceMotifs:
             rows = _exchanged(self.held.transpose(0, 1), group)
             self._output().copy_(rows.reshape(self.ranks, -1))
 
-        return (MotifStep("all_to_all", INSIDE, inside), MotifStep("all_to_all", BETWEEN, between))
+        return (PhaseStep("all_to_all", INSIDE, inside), PhaseStep("all_to_all", BETWEEN, between))
 
     def _exchange_sends(self, others: Sequence[int], group: dist.ProcessGroup) -> None:
         parts, output = self._parts(), self._output()
@@ -313,13 +317,13 @@ class _PieceMotifs:
 
     # From one to all, or to one.
 
-    def _broadcast_plain(self) -> tuple[MotifStep, ...]:
+    def _broadcast_plain(self) -> tuple[PhaseStep, ...]:
         def run(group: dist.ProcessGroup) -> None:
             self._from(self.grid.ranks[self.buffers.root], group)
 
-        return (MotifStep("broadcast", ALL, run),)
+        return (PhaseStep("broadcast", ALL, run),)
 
-    def _broadcast_grouped(self) -> tuple[MotifStep, ...]:
+    def _broadcast_grouped(self) -> tuple[PhaseStep, ...]:
         box, own = divmod(self.buffers.root, self.k)
 
         def between(group: dist.ProcessGroup) -> None:
@@ -329,7 +333,7 @@ class _PieceMotifs:
         def inside(group: dist.ProcessGroup) -> None:
             self._from(self.grid.rows[self.box][own], group)
 
-        return (MotifStep("broadcast", BETWEEN, between), MotifStep("broadcast", INSIDE, inside))
+        return (PhaseStep("broadcast", BETWEEN, between), PhaseStep("broadcast", INSIDE, inside))
 
     def _from(self, source: int, group: dist.ProcessGroup) -> None:
         if self.length:
@@ -349,15 +353,15 @@ class _PieceMotifs:
         elif self.at == self.buffers.peer:
             _swap({}, {self.buffers.root: own}, group)
 
-    def _sends(self, run: Callable[[Sequence[int], dist.ProcessGroup], None]) -> tuple[MotifStep, ...]:
-        """Messages to ranks of other boxes, then to those of the own one; where there are neither, none."""
+    def _sends(self, run: Callable[[Sequence[int], dist.ProcessGroup], None]) -> tuple[PhaseStep, ...]:
+        """Sends to ranks of other boxes, then of this one; none where there are neither."""
         far = [each for each in range(self.ranks) if each // self.k != self.box]
         near = [each for each in range(self.ranks) if each // self.k == self.box and each != self.at]
-        return tuple(MotifStep("send", ALL, partial(run, others)) for others in (far, near) if others)
+        return tuple(PhaseStep("send", ALL, partial(run, others)) for others in (far, near) if others)
 
 
 def _reduce_scatter(output: torch.Tensor, given: torch.Tensor, group: dist.ProcessGroup) -> None:
-    """The sum of every rank's part of this one."""
+    """Sum of all ranks' parts for this one."""
     if not len(output):
         return
     if dist.get_backend(group) == "gloo":
@@ -367,7 +371,7 @@ def _reduce_scatter(output: torch.Tensor, given: torch.Tensor, group: dist.Proce
 
 
 def _gathered(part: torch.Tensor, ranks: int, group: dist.ProcessGroup) -> torch.Tensor:
-    """A row of each rank."""
+    """A row from each rank."""
     rows = part.new_empty(ranks, len(part))
     if len(part):
         all_gather_single(rows.view(-1), part.contiguous(), group=group)
@@ -384,7 +388,7 @@ def _exchanged(rows: torch.Tensor, group: dist.ProcessGroup) -> torch.Tensor:
 
 
 def _swap(sent: dict[int, torch.Tensor], received: dict[int, torch.Tensor], group: dist.ProcessGroup) -> None:
-    """Messages to and from ranks of a group, all under way at once."""
+    """Concurrent sends and receives within a group."""
     ranks = dist.get_process_group_ranks(group)
     wanted = [
         dist.P2POp(call, tensor, ranks[other], group)

@@ -1,10 +1,11 @@
 """Execute a whole-step plan during training: ``schedule(model, optimizer, "centauri")``.
 
-The model is of :class:`ParallelSection` parts. Some steps are recorded with everything in one piece, in the plain way
-and order; what computation took on the slowest rank, and what every motif takes on the network, become the operations
-that the policy is asked about. Then sections run in its pieces, sums, gathers and means in its ways and on its
-channels, and everything in the order of its simulation: rows of a batch are computed while the sum of those before them
-is under way, gradients of weights beside sums of gradients of inputs, weights gathered ahead, means in what is left.
+The model is of :class:`TensorParallelModule` parts. Some steps are recorded with everything in one piece, in the plain
+decomposition and order; compute times of the slowest rank and measured times of every phase become the operations that
+the policy plans. Then sections run in its pieces, all-reduces and all-gathers by its decompositions and on its
+channels, and everything in the order of its simulation: rows of a batch are computed while those before them are
+all-reduced, weight gradients overlap with all-reduces of input gradients, weights are gathered ahead, and gradients
+averaged last.
 All gradients are there when ``backward()`` returns.
 """
 
@@ -23,13 +24,13 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.motifs import MotifChoice, MotifPlan
+from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.topology.model import Topology
-from coppice.training.torch.chunked.carrying import collective_run
-from coppice.training.torch.chunked.enforcers import Enforcer
-from coppice.training.torch.chunked.grids import MotifGroups
-from coppice.training.torch.chunked.orders import CarriedPlan, agreed_plan, require_agreed, whole_policy
+from coppice.training.torch.chunked.execution import collective_run
+from coppice.training.torch.chunked.executors import TaskExecutor
+from coppice.training.torch.chunked.grids import PhaseGroups
+from coppice.training.torch.chunked.orders import OrderedPlan, agreed_plan, require_agreed, whole_policy
 from coppice.training.torch.chunked.passes import SectionPass
 from coppice.training.torch.chunked.recorded_steps import (
     RecordedStep,
@@ -37,7 +38,7 @@ from coppice.training.torch.chunked.recorded_steps import (
     StepLayout,
     slowest_times,
 )
-from coppice.training.torch.chunked.sections import ParallelSection
+from coppice.training.torch.chunked.sections import TensorParallelModule
 from coppice.training.torch.chunked.sharded import ShardedWeights, require_by_element
 from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
 from coppice.training.torch.overlap.trained import trained_parameters
@@ -74,7 +75,7 @@ class WholeSchedule:
     Attributes:
         policy: What makes the plan.
         accumulates: Backward passes only add up.
-        carried: The plan and its order; the plain one while steps are recorded.
+        ordered: The plan and its order; the plain one while steps are recorded.
         operations: The graph, and which of its operations is which.
         planned: The policy's plan is carried out.
 
@@ -87,7 +88,7 @@ class WholeSchedule:
         model: nn.Module,
         optimizer: torch.optim.Optimizer,
         policy: WholePolicy,
-        groups: MotifGroups,
+        groups: PhaseGroups,
         *,
         data: dist.ProcessGroup | None,
         network: Mapping[str, tuple[float, float]] | None,
@@ -124,11 +125,11 @@ class WholeSchedule:
         self._passes: list[SectionPass] = []
         self._in_step = self._in_backward = False
         self._left = time.perf_counter()
-        self._enforcer: Enforcer | None = None
+        self._executor: TaskExecutor | None = None
         self._plain = self._model.plain()
-        self._adopt(self._plain, CarriedPlan.of(self._plain.operations.graph))
+        self._adopt(self._plain, OrderedPlan.of(self._plain.operations.graph))
         for each in self.entries:
-            each.section.carrier = self
+            each.section.executor = self
         given = type(optimizer)
         optimizer.__class__ = type(f"Scheduled{given.__name__}", (WholeOptimizer, given), {})
         self.optimizer = cast("WholeOptimizer", optimizer)  # The optimizer, with a class of its own
@@ -137,18 +138,18 @@ class WholeSchedule:
     @property
     def predicted_seconds(self) -> float:
         """Simulated step time of the plan; 0 during recording."""
-        return self.carried.predicted_seconds if self.planned else 0.0
+        return self.ordered.predicted_seconds if self.planned else 0.0
 
     @property
     def launched(self) -> dict[str, list[str]]:
         """Names of the last step's tasks in launch order, by channel."""
-        return self.enforcer.launched
+        return self.executor.launched
 
     @property
-    def enforcer(self) -> Enforcer:
+    def executor(self) -> TaskExecutor:
         """Executor of the plan."""
-        assert self._enforcer is not None
-        return self._enforcer
+        assert self._executor is not None
+        return self._executor
 
     def step(self) -> None:
         """See :meth:`ScheduledOptimizer.step`."""
@@ -193,11 +194,11 @@ class WholeSchedule:
 
     def close(self) -> None:
         """See :meth:`ScheduledOptimizer.close`: sections use plain all-reduces, and weights are unsharded."""
-        self.enforcer.close()
+        self.executor.close()
         for hook in self._hooks:
             hook.remove()
         for each in self.entries:
-            each.section.carrier = None
+            each.section.executor = None
             if each.sharded is not None:
                 each.sharded.close(self.optimizer)
                 each.section.weights = each.sharded = None
@@ -207,17 +208,18 @@ class WholeSchedule:
         """See :meth:`LateSteps.state`: the plan as plain values; empty during recording."""
         if not self.planned or self._record is None:
             return {}
-        plan = self.carried.plan
+        plan = self.ordered.plan
         found = {
             "times": dict(self._record.times),
             "ready": list(self._record.ready),
             "elements": list(self._record.elements),
             "choices": {
-                name: [each.pieces, each.way, list(each.channels)] for name, each in plan.choices.items()
+                name: [each.pieces, each.decomposition, list(each.channels)]
+                for name, each in plan.choices.items()
             },
             "ranks": dict(plan.ranks),
-            "sequence": list(self.carried.sequence),
-            "predicted_seconds": self.carried.predicted_seconds,
+            "sequence": list(self.ordered.sequence),
+            "predicted_seconds": self.ordered.predicted_seconds,
         }
         return {_STATE_KEY: found}
 
@@ -232,20 +234,20 @@ class WholeSchedule:
         state = state[_STATE_KEY]
         self._record = RecordedStep(dict(state["times"]), list(state["ready"]), list(state["elements"]))
         layout = self._model.layout(self._record, measure=False)
-        plan = MotifPlan(
+        plan = WholePlan(
             choices={
-                name: MotifChoice(pieces, way, tuple(channels))
-                for name, (pieces, way, channels) in state["choices"].items()
+                name: OperationChoice(pieces, decomposition, tuple(channels))
+                for name, (pieces, decomposition, channels) in state["choices"].items()
             },
             ranks=state["ranks"],
         )
-        carried = CarriedPlan.of(layout.operations.graph, plan, sequence=state["sequence"])
-        require_agreed(carried)
-        self._adopt(layout, replace(carried, predicted_seconds=state["predicted_seconds"]))
+        ordered = OrderedPlan.of(layout.operations.graph, plan, sequence=state["sequence"])
+        require_agreed(ordered)
+        self._adopt(layout, replace(ordered, predicted_seconds=state["predicted_seconds"]))
         self._settled()
 
-    def section(self, section: ParallelSection, x: torch.Tensor) -> torch.Tensor:
-        """See :class:`SectionCarrier`."""
+    def section(self, section: TensorParallelModule, x: torch.Tensor) -> torch.Tensor:
+        """See :class:`SectionExecutor`."""
         number = len(self._passes) if self._in_step and not self._in_backward else 0
         if self._in_step and (number == len(self.entries) or self._in_backward):
             raise InputError(
@@ -270,16 +272,16 @@ class WholeSchedule:
         return found
 
     def _begin_step(self) -> None:
-        """The first section runs: what is gathered may be, in its turn."""
+        """Start a step at the first section: all-gathers may run in plan order."""
         self._in_step, self._turned = True, False
         runs = {}
         for each, own in zip(self.entries, self.operations.sections, strict=True):
             for operation in {own.gather, own.second_gather} - {-1}:
                 assert each.sharded is not None
                 buffers = each.sharded.gather_buffers()
-                run = collective_run(self.carried, operation, buffers, self.groups)
+                run = collective_run(self.ordered, operation, buffers, self.groups)
                 runs[operation] = each.sharded.gathered(run)
-        self.enforcer.begin(runs)
+        self.executor.begin(runs)
 
     def backward_starts(self, made: SectionPass) -> None:
         """Called when a section's backward pass starts."""
@@ -305,46 +307,46 @@ class WholeSchedule:
     def noted(self, operation: int) -> None:
         """Record the time of an operation on this rank."""
         if not self.planned:
-            name = self.carried.graph.operations[operation].name
-            self._times.setdefault(name, []).append(self.enforcer.seconds.get(operation, 0.0))
+            name = self.ordered.graph.operations[operation].name
+            self._times.setdefault(name, []).append(self.executor.seconds.get(operation, 0.0))
 
     def _gap(self, operation: int) -> None:
-        """What the training program does by itself is over."""
+        """End the training program's own computation."""
         self._sync()
         spent = time.perf_counter() - self._left
         if not self.planned:
-            name = self.carried.graph.operations[operation].name
+            name = self.ordered.graph.operations[operation].name
             self._times.setdefault(name, []).append(spent)
-        self.enforcer.advance(operation)
+        self.executor.advance(operation)
 
     def _sync(self) -> None:
         if self.device.type == "cuda" and not self.planned:
             torch.cuda.synchronize(self.device)
 
     def _mean(self, operation: int) -> None:
-        """Put gradients in their pool; the mean is taken when the operation's turn comes."""
+        """Copy gradients into their bucket; it is averaged in plan order."""
         if operation < 0:
             return
         if self.accumulates:
-            self.enforcer.bind(operation, lambda *_: None)
+            self.executor.bind(operation, lambda *_: None)
             return
-        pool = self._means[operation]
-        pool.fill()
-        buffers = pool.buffers(self._data if pool.shared else None)
-        run = collective_run(self.carried, operation, buffers, self.groups)
-        if isinstance(pool, ShardedWeights):
-            run = pool.scattered(run, self.carried.motif_tasks(operation))
-        self.enforcer.bind(operation, run)
+        bucket = self._means[operation]
+        bucket.fill()
+        buffers = bucket.buffers(self._data if bucket.shared else None)
+        run = collective_run(self.ordered, operation, buffers, self.groups)
+        if isinstance(bucket, ShardedWeights):
+            run = bucket.scattered(run, self.ordered.phase_tasks(operation))
+        self.executor.bind(operation, run)
 
     def _end_backward(self) -> None:
-        """Autograd is done."""
+        """Called when autograd has finished."""
         self._mean(self.operations.late)
         self._gap_at_end()
-        self.enforcer.advance()
-        self.enforcer.wait_all()
+        self.executor.advance()
+        self.executor.wait_all()
         if not self.accumulates:
-            for pool in self._means.values():
-                pool.hand_out()
+            for bucket in self._means.values():
+                bucket.hand_out()
         for made in self._passes:
             for operation in made.computed():
                 self.noted(operation)
@@ -354,7 +356,7 @@ class WholeSchedule:
         self._left = time.perf_counter()
 
     def _record_step(self) -> None:
-        """A recorded step is over: some are plain, then some have sections in two pieces, and the plan is made."""
+        """End a recorded step: some are plain, some have sections in two chunks, then the plan is made."""
         self._steps += 1
         if self._steps == (1 if self._whole_times is None else self._recorded + 1):
             self._times = {}  # the first of each kind is not timed
@@ -365,11 +367,11 @@ class WholeSchedule:
         elif self._whole_times is None:
             self._whole_times, self._times = self._times, {}
             self._steps = self._recorded
-            plan = MotifPlan(choices={name: MotifChoice(2) for name in self._cut_decisions()})
-            self._adopt(self._plain, CarriedPlan.of(self.operations.graph, plan))
+            plan = WholePlan(choices={name: OperationChoice(2) for name in self._cut_decisions()})
+            self._adopt(self._plain, OrderedPlan.of(self.operations.graph, plan))
 
     def _cut_decisions(self) -> list[str]:
-        """Decisions about sections that may go in pieces."""
+        """Decisions about sections that may be split."""
         return [name for name in self.operations.graph.decisions() if name.startswith("sums of ")]
 
     def _gap_at_end(self) -> None:
@@ -377,15 +379,15 @@ class WholeSchedule:
         if not self.planned:
             self._times.setdefault("end", []).append(time.perf_counter() - self._left)
 
-    def _adopt(self, layout: StepLayout, carried: CarriedPlan) -> None:
-        """Carry a plan out from now on."""
-        if self._enforcer is not None:
-            self._enforcer.close()
-        self.operations, self.carried, self._means = layout.operations, carried, layout.means
-        self._enforcer = Enforcer(carried, self._model.channels, self.device, self._timeout_s)
+    def _adopt(self, layout: StepLayout, ordered: OrderedPlan) -> None:
+        """Use a plan from now on."""
+        if self._executor is not None:
+            self._executor.close()
+        self.operations, self.ordered, self._means = layout.operations, ordered, layout.means
+        self._executor = TaskExecutor(ordered, self._model.channels, self.device, self._timeout_s)
 
     def _plan(self) -> None:
-        """What was recorded on all ranks becomes the graph; all adopt the policy's plan for it."""
+        """Build the graph from all ranks' records, and adopt the policy's plan for it."""
         elements = [each.elements for each in self.entries]
         everyone: list[Any] = [None] * len(self.groups.grid.ranks)
         own = self._whole_times or self._times, self._times, sorted(self._ready), elements
@@ -406,11 +408,11 @@ class WholeSchedule:
         held = [(parameter, parameter.grad) for _, parameter in self._model.alike]
         self._adopt(layout, agreed_plan(layout.operations.graph, self.policy))
         for parameter, gradient in held:
-            parameter.grad = gradient  # in the old pools, until the next step has used them
+            parameter.grad = gradient  # in the old buckets, until the next step has used them
         self._settled()
 
     def _settled(self) -> None:
-        """Nothing is recorded any more."""
+        """End the recording."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self.planned = [], True
@@ -436,7 +438,7 @@ def schedule_whole_step(
     ahead: int = 1,  # Sections whose weights may be gathered before the one that computes is over
     **settings: Any,
 ) -> ScheduledOptimizer:
-    """Train a model of :class:`ParallelSection` modules under a whole-step plan."""
+    """Train a model of :class:`TensorParallelModule` modules under a whole-step plan."""
     if ahead < 0:
         raise InputError(f"expected weights gathered 0 sections ahead or more, found `ahead={ahead}`.")
     if isinstance(network, tuple):
@@ -451,7 +453,7 @@ def schedule_whole_step(
         model,
         optimizer,
         whole_policy(policy, settings),
-        MotifGroups(ranks_of_box=ranks_of_box),
+        PhaseGroups(ranks_of_box=ranks_of_box),
         data=data,
         network=network,
         recorded=recorded,
@@ -463,7 +465,7 @@ def schedule_whole_step(
 
 
 def _ranks_of_box(topology: Topology) -> int:
-    """How many ranks every host has."""
+    """Ranks per host."""
     hosts = [int(topology.host[node]) for node in topology.rank_nodes]
     if len(hosts) != dist.get_world_size():
         raise InputError(f"expected a topology of {dist.get_world_size()} ranks, found one of {len(hosts)}.")

@@ -59,7 +59,7 @@ class Exchanges(Protocol):
 
 
 class _Direct:
-    """An exchange under way."""
+    """Outstanding all-to-all."""
 
     def __init__(self, work: Any, output: torch.Tensor, given: torch.Tensor) -> None:
         self._work, self._output, self._given = work, output, given
@@ -175,7 +175,7 @@ class PipelinedExperts:
     label: str  # Name of the layer
 
     def __call__(self, rows: torch.Tensor, parameters: Sequence[torch.Tensor]) -> torch.Tensor:
-        """What the experts make of rows, in their order.
+        """Expert output of rows, in their order.
 
         Args:
             rows: Rows by piece, rank, place and token.
@@ -192,7 +192,7 @@ class PipelinedExperts:
         return found
 
     def _experts_first(self, piece: int, device: torch.device) -> tuple[torch.Tensor, list[int]] | None:
-        """Order of the rows of a piece by place instead of by rank, and how many each place has; None: as they are."""
+        """Row order by expert instead of by rank, with row counts; None where it is the same."""
         counts = self.received[piece]
         ranks, places = counts.shape
         if ranks == 1 or places == 1:
@@ -214,7 +214,7 @@ class PipelinedExperts:
         parameters: Sequence[torch.Tensor],
         graphs: list[tuple[torch.Tensor, torch.Tensor | None]] | None,
     ) -> torch.Tensor:
-        """Forward; `graphs` gets the inputs and outputs of the experts of each piece."""
+        """Forward pass; `graphs` collects the experts' inputs and outputs per chunk."""
         own = self._by_place(parameters)
         pieces = torch.split(rows, self.sent.sum(dim=(1, 2)).tolist())
         going = [self._post("dispatch", at, piece, out=True) for at, piece in enumerate(pieces)]
@@ -240,7 +240,7 @@ class PipelinedExperts:
     def _run(
         self, given: torch.Tensor, counts: Sequence[int], own: Sequence[Mapping[str, torch.Tensor]]
     ) -> torch.Tensor | None:
-        """The experts on rows by place; None: there are no rows."""
+        """Run experts on rows by expert; None without rows."""
         made = []
         for place, part in enumerate(torch.split(given, list(counts))):
             if not len(part):
@@ -294,7 +294,7 @@ class PipelinedExperts:
         *,
         inputs: bool,
     ) -> torch.Tensor | None:
-        """Gradient of the input of a piece, None where nobody wants it; those of parameters are added up."""
+        """Input gradient of a chunk, None where not needed; parameter gradients accumulate."""
         given, made = graphs[at]
         graphs[at] = (given.detach(), None)
         if made is None:
@@ -309,7 +309,7 @@ class PipelinedExperts:
 
 
 class _Pipeline(torch.autograd.Function):
-    """The experts as one operation."""
+    """All experts as one autograd function."""
 
     @staticmethod
     def forward(

@@ -310,7 +310,7 @@ class ReplicatedExperts:
         placed: PlacedExperts,
         popularity: tuple[torch.Tensor, torch.Tensor],
     ) -> torch.Tensor:
-        """Exchange tokens, and run what this rank has."""
+        """Exchange tokens, and run this rank's experts."""
         flat, kept = routes.experts.reshape(-1), routes.kept.reshape(-1)
         devices, places = torch.zeros_like(flat), torch.zeros_like(flat)
         devices[kept], places[kept] = placed.assigned(flat[kept], *popularity)
@@ -373,7 +373,7 @@ class ReplicatedExperts:
         self._fetch(number, self._paths.order[number], self._next[number])
 
     def _fetch(self, number: int, layer: MixtureOfExperts, placed: PlacedExperts) -> None:
-        """Start to send weights to ranks that have experts which they had not."""
+        """Start to send weights to ranks with new experts."""
         before = self._holders.get(number, tuple(() for _ in self._ranks))
         self._holders[number] = placed.experts
         held = self._held.setdefault(number, {})
@@ -405,7 +405,7 @@ class ReplicatedExperts:
         self._coming[number] = _Transfer(works, coming, kept)
 
     def _finish(self, number: int, layer: MixtureOfExperts) -> None:
-        """Weights that are on their way to a layer are there."""
+        """Wait for a layer's weights."""
         transfer = self._coming.pop(number, None)
         if transfer is None:
             return
@@ -421,7 +421,7 @@ class ReplicatedExperts:
 
 @dataclass(frozen=True)
 class _Transfer:
-    """Weights on their way."""
+    """Weights in transfer."""
 
     works: Sequence[Any]  # What is waited for
     coming: dict[int, nn.Module]  # Experts that this rank gets

@@ -74,7 +74,7 @@ class ExpertLayout:
 
     @property
     def _span(self) -> int:
-        """Ranks in a row that have all experts between them when nothing is packed."""
+        """Consecutive ranks that together hold all experts without packing."""
         return self.experts // self._least
 
     @property
@@ -282,7 +282,7 @@ class MixtureOfExperts(nn.Module):
         self.label = "mixture"
 
     def __getstate__(self) -> dict[str, Any]:
-        """What copies have: not the schedule that this layer is trained by, nor what the last pass has left."""
+        """State of copies, without the schedule and leftovers of the last pass."""
         own = {"exchanges": DirectExchanges(), "director": None, "balance": None, "taken": None}
         return {**vars(self), **own}
 
@@ -365,7 +365,7 @@ class MixtureOfExperts(nn.Module):
         return functional_call(module, dict(parameters), (rows,)) if parameters else module(rows)  # type: ignore[no-any-return]
 
     def _load_from_state_dict(self, state_dict: dict[str, Any], prefix: str, *rest: Any) -> None:
-        """Forgets experts of other ranks in a state that has all."""
+        """Drop experts of other ranks from a full state."""
         own = {str(number) for number in self.layout.own(self.rank)}
         start = f"{prefix}experts."
         for key in [each for each in state_dict if each.startswith(start)]:

@@ -20,7 +20,7 @@ from torch import nn
 
 from coppice.iteration.policies.whole.lina import packed_experts, remote_share
 from coppice.training.torch.mixture.layer import MixtureOfExperts
-from coppice.training.torch.mixture.line import COMPUTE, SENT, WAITED, StepEvents, StepItem
+from coppice.training.torch.mixture.network_queue import COMPUTE, SENT, WAITED, StepEvents, StepItem
 
 
 @dataclass
@@ -166,7 +166,7 @@ def _names(own: Sequence[tuple[str, nn.Module]], optimizer: torch.optim.Optimize
 
 
 def _split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tensor]]:
-    """What is no tensor, and what is."""
+    """Split a state into tensors and other values."""
     plain = {key: each for key, each in state.items() if not isinstance(each, torch.Tensor)}
     return plain, {key: each for key, each in state.items() if key not in plain}
 
@@ -176,7 +176,7 @@ def _tensors(module: nn.Module) -> list[torch.Tensor]:
 
 
 def _swap(given: Sequence[torch.Tensor], received: Sequence[torch.Tensor], partner: int, group: Any) -> None:
-    """Tensors for a partner, and those of it."""
+    """Exchange tensors with a partner."""
     device = given[0].device
     operations = []
     for mine, other in zip(given, received, strict=True):
@@ -189,14 +189,14 @@ def _swap(given: Sequence[torch.Tensor], received: Sequence[torch.Tensor], partn
 
 
 def _join(optimizer: torch.optim.Optimizer, mine: nn.Parameter, new: nn.Parameter) -> None:
-    """A new parameter is trained as one that the rank has."""
+    """Add a parameter with the training state of an existing one."""
     for group in optimizer.param_groups:
         if any(each is mine for each in group["params"]):
             group["params"].append(new)
 
 
 def _in_order(optimizer: torch.optim.Optimizer, model: nn.Module) -> None:
-    """Parameters of each group in the order of the model, as an optimizer made now would have them."""
+    """Parameters of each group in model order, as in a new optimizer."""
     place = {id(each): number for number, each in enumerate(model.parameters())}
     for group in optimizer.param_groups:
         group["params"].sort(key=lambda each: place.get(id(each), -1))

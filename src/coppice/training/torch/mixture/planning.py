@@ -10,10 +10,18 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif, MotifChoice, MotifPlan
 from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
 from coppice.iteration.running import run_tasks
-from coppice.training.torch.mixture.line import COMPUTE, EXCHANGE, GRADIENT, SENT, TURN, WAITED, StepItem
+from coppice.training.torch.mixture.network_queue import (
+    BOUNDARY,
+    COMPUTE,
+    EXCHANGE,
+    GRADIENT,
+    SENT,
+    WAITED,
+    StepItem,
+)
 
 _START = 1e-6
 """Unit of the costs of a start, in seconds."""
@@ -54,16 +62,16 @@ class GradientSum:
 class StepPlan:
     """Plan of a step for execution."""
 
-    sums: tuple[GradientSum, ...]  # Sums of gradients
+    sums: tuple[GradientSum, ...]  # Gradient all-reduces
     token_pieces: int  # Pieces of exchanges
     # Of the network in the backward pass: the number of a micro-operation, counted over all sums, or
-    # :data:`~coppice.training.torch.mixture.line.EXCHANGE`
+    # :data:`~coppice.training.torch.mixture.network_queue.EXCHANGE`
     order: tuple[int, ...]
     predicted_seconds: float  # Time of a step by simulation
 
 
 class _Step:
-    """Operations of a step."""
+    """Operation graph under construction."""
 
     def __init__(
         self,
@@ -71,10 +79,10 @@ class _Step:
         network: NetworkTimes,
         *,
         bucket_bytes: Sequence[float],
-        one_line: bool,
+        one_queue: bool,
     ) -> None:
         self.gradients, self.network = gradients, network
-        self.bucket_bytes, self.one_line = bucket_bytes, one_line
+        self.bucket_bytes, self.one_queue = bucket_bytes, one_queue
         self.operations: list[GraphOperation] = []
         self.sums: list[GradientSum] = []
         self.sum_operations: list[int] = []
@@ -83,7 +91,7 @@ class _Step:
         self.open: list[list[int]] = [[] for _ in gradients.shares]
 
     def graph(self, items: Sequence[StepItem], after: float) -> OperationGraph:
-        """All of them."""
+        """The finished graph."""
         posted: dict[str, int] = {}
         groups: dict[str, int] = {}
         group, first, backward = "", "", False
@@ -91,7 +99,7 @@ class _Step:
             if item.kind == COMPUTE and (item.seconds or group):
                 self._device(item.seconds, group)
             elif item.kind == SENT:
-                if self.one_line:
+                if self.one_queue:
                     self._close()
                 opened = _group_of(item.name)
                 if opened and not opened[1]:
@@ -107,12 +115,12 @@ class _Step:
             elif item.kind == GRADIENT:
                 group = ""
                 self._gradient(item.place)
-            elif item.kind == TURN:
+            elif item.kind == BOUNDARY:
                 backward = True
         self._close()
         self.before = [*self.before, *self.sum_operations]
         self._device(after, "")
-        links = {} if self.one_line else {"network": 1.0}
+        links = {} if self.one_queue else {"network": 1.0}
         return OperationGraph(
             operations=tuple(self.operations),
             channels={
@@ -123,12 +131,12 @@ class _Step:
         )
 
     def _add(
-        self, name: str, motif: Motif, decision: str, group: str, size_bytes: float | None = None
+        self, name: str, phase: Phase, decision: str, group: str, size_bytes: float | None = None
     ) -> int:
         self.operations.append(
             GraphOperation(
                 name=name,
-                ways=((motif,),),
+                decompositions=((phase,),),
                 after=tuple(self.before),
                 decision=decision,
                 group=group,
@@ -139,18 +147,18 @@ class _Step:
 
     def _device(self, seconds: float, group: str) -> None:
         number = len(self.operations)
-        motif = Motif(kind="compute", amount=seconds, channels=("device",))
-        self.before = [self._add(f"compute {number}", motif, group, group)]
+        phase = Phase(kind="compute", amount=seconds, channels=("device",))
+        self.before = [self._add(f"compute {number}", phase, group, group)]
 
     def _exchange(self, item: StepItem, group: str) -> int:
         start = min(item.seconds, self.network.exchange_seconds)
-        motif = Motif(
+        phase = Phase(
             kind="all_to_all",
             amount=item.seconds - start,
             channels=("network",),
             starts=round(start / _START),
         )
-        return self._add(f"exchange {len(self.operations)}", motif, group, group)
+        return self._add(f"exchange {len(self.operations)}", phase, group, group)
 
     def _gradient(self, place: int) -> None:
         group = self.gradients.groups.get(place, 0)
@@ -160,20 +168,20 @@ class _Step:
             self._close([group])
 
     def _close(self, groups: Sequence[int] | None = None) -> None:
-        """What has come of gradients is summed together."""
+        """All-reduce the gradients collected so far."""
         for group in range(len(self.open)) if groups is None else groups:
             places = tuple(self.open[group])
             if not places:
                 continue
             size = sum(self.gradients.bytes[each] for each in places)
-            motif = Motif(
+            phase = Phase(
                 kind="all_reduce",
                 amount=self.gradients.shares[group] * size / self.network.bytes_per_second,
-                channels=("network" if self.one_line else "sums",),
+                channels=("network" if self.one_queue else "sums",),
                 starts=round(self.network.sum_seconds / _START),
             )
             name = f"sum {len(self.sums)}"
-            self.sum_operations.append(self._add(name, motif, name, "", float(size)))
+            self.sum_operations.append(self._add(name, phase, name, "", float(size)))
             self.sums.append(GradientSum(places, size, group))
             self.open[group] = []
 
@@ -182,7 +190,7 @@ _FIRST, _SECOND = ("dispatch", "combine gradient"), ("combine", "dispatch gradie
 
 
 def _group_of(name: str) -> tuple[str, bool] | None:
-    """Layer and direction of an exchange of rows, and whether it is the second of the two; None: it is another."""
+    """Layer and direction of an all-to-all, and whether it is the second of the two; None: it is another."""
     head, _, _ = name.rpartition(" ")
     for number, kinds in enumerate(zip(_FIRST, _SECOND, strict=True)):
         for second, kind in enumerate(kinds):
@@ -199,23 +207,23 @@ def plan_recorded_step(
     network: NetworkTimes,
 ) -> StepPlan:
     """Apply the policy to a step recorded with unsplit exchanges."""
-    step = _Step(gradients, network, bucket_bytes=(policy.settings.micro_bytes,), one_line=True)
+    step = _Step(gradients, network, bucket_bytes=(policy.settings.micro_bytes,), one_queue=True)
     graph = step.graph(items, after)
     plan = policy.plan(graph)
-    pieces = [plan.choices.get(f"sum {number}", MotifChoice()).pieces for number in range(len(step.sums))]
+    pieces = [plan.choices.get(f"sum {number}", OperationChoice()).pieces for number in range(len(step.sums))]
     own = {graph.operations[each].decision for each in step.exchanges} - {""}
     return StepPlan(
         sums=tuple(replace(each, pieces=count) for each, count in zip(step.sums, pieces, strict=True)),
-        token_pieces=max((plan.choices.get(each, MotifChoice()).pieces for each in own), default=1),
+        token_pieces=max((plan.choices.get(each, OperationChoice()).pieces for each in own), default=1),
         order=_network_order(graph, plan, step, pieces),
         predicted_seconds=graph.seconds(plan),
     )
 
 
 def _network_order(
-    graph: OperationGraph, plan: MotifPlan, step: _Step, pieces: Sequence[int]
+    graph: OperationGraph, plan: WholePlan, step: _Step, pieces: Sequence[int]
 ) -> tuple[int, ...]:
-    """What the network does in the backward pass, in the order in which it starts in the simulation."""
+    """Network jobs of the backward pass in simulated start order."""
     tasks = graph.task_graph(plan)
     times = run_tasks(tasks)
     kinds: Mapping[str, int] = {name: number for number, name in enumerate(tasks.kind_names)}
@@ -243,5 +251,5 @@ def plain_seconds(
     Args:
         after: Seconds from its last sum to the next step.
     """
-    step = _Step(gradients, network, bucket_bytes=(_DDP_FIRST, _DDP_BYTES), one_line=False)
+    step = _Step(gradients, network, bucket_bytes=(_DDP_FIRST, _DDP_BYTES), one_queue=False)
     return step.graph(items, after).seconds()

@@ -29,7 +29,7 @@ from coppice.training.torch.mixture.exchanges import (
     group_of_ranks,
 )
 from coppice.training.torch.mixture.layer import mixture_layers
-from coppice.training.torch.mixture.line import NetworkLine, StepEvents, StepItem, agreed_step
+from coppice.training.torch.mixture.network_queue import NetworkQueue, StepEvents, StepItem, agreed_step
 from coppice.training.torch.mixture.packing import Packing, pack_layer
 from coppice.training.torch.mixture.planning import (
     GradientSum,
@@ -40,7 +40,7 @@ from coppice.training.torch.mixture.planning import (
     plan_recorded_step,
 )
 from coppice.training.torch.mixture.skewed import PlannedExchange
-from coppice.training.torch.overlap.carrier import Pool
+from coppice.training.torch.overlap.executors import Bucket
 from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
 from coppice.training.torch.overlap.recorder import measure_network
 from coppice.training.torch.overlap.streams import Streams
@@ -53,7 +53,7 @@ _STATE_KEY = "experts_of_rank"
 
 
 class _LayerExchanges:
-    """A layer's end of the line."""
+    """A layer's interface to the queue."""
 
     def __init__(self, schedule: MixtureSchedule) -> None:
         self._schedule = schedule
@@ -62,7 +62,7 @@ class _LayerExchanges:
         self, name: str, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any
     ) -> PostedExchange:
         """See :meth:`Exchanges.post`."""
-        return self._schedule.line.post(name, rows, sent, received, group)
+        return self._schedule.queue.post(name, rows, sent, received, group)
 
     def backward_starts(self) -> None:
         """See :meth:`Exchanges.backward_starts`."""
@@ -70,7 +70,7 @@ class _LayerExchanges:
 
     def note(self, name: str) -> None:
         """See :meth:`Exchanges.note`."""
-        self._schedule.line.note(name)
+        self._schedule.queue.note(name)
 
 
 class MixtureSchedule:
@@ -126,7 +126,7 @@ class MixtureSchedule:
         self._require_alike()
         self._share_weights()
         self._given_network = network
-        self.line = NetworkLine(device, timeout_s, exchange)  # The network of this rank
+        self.queue = NetworkQueue(device, timeout_s, exchange)  # The network of this rank
         exchanges = _LayerExchanges(self)
         for layer in self._layers.values():
             layer.exchanges = exchanges
@@ -147,7 +147,7 @@ class MixtureSchedule:
     @property
     def launched(self) -> dict[str, list[str]]:
         """Network jobs of the last backward pass in launch order."""
-        return {"network": list(self.line.started)}
+        return {"network": list(self.queue.started)}
 
     def step(self) -> None:
         """See :meth:`ScheduledOptimizer.step`."""
@@ -156,7 +156,7 @@ class MixtureSchedule:
         if self._packing is None or self._recording:
             return
         if self._packing.looking:
-            events, self._events, self.line.watch = self._events, None, None
+            events, self._events, self.queue.watch = self._events, None, None
             assert events is not None
             for layer in self._packing.layers_to_double(self._layers.values(), events, self._agree):
                 pack_layer(layer, self.optimizer, self._model)
@@ -174,7 +174,7 @@ class MixtureSchedule:
 
     def close(self) -> None:
         """See :meth:`ScheduledOptimizer.close`."""
-        self.line.close()
+        self.queue.close()
         self._attached.remove()
         for hook in self._of_tensors:
             hook.remove()
@@ -220,7 +220,7 @@ class MixtureSchedule:
             self._begin_backward()
 
     def _learn(self, optimizer: torch.optim.Optimizer) -> None:
-        """What is trained now, and who sums its gradients."""
+        """Find the trained parameters, and the group that all-reduces each."""
         for hook in self._of_tensors:
             hook.remove()
         self._names, self._trained = trained_parameters(self._model, optimizer)
@@ -259,7 +259,7 @@ class MixtureSchedule:
         )
 
     def _share_weights(self) -> None:
-        """All have rank 0's, and replicas of an expert those of the first of them."""
+        """Broadcast weights from rank 0, those of an expert from its first replica."""
         own = {id(each) for layer in self._layers.values() for each in _tensors(layer.experts)}
         with torch.no_grad():
             for tensor in _tensors(self._model):
@@ -274,15 +274,15 @@ class MixtureSchedule:
                     dist.broadcast(tensor.detach(), src=self._streams.ranks[replicas[0]], group=group)
 
     def _watch(self) -> None:
-        """Look at the times of a step."""
+        """Time a step."""
         device = self._trained[0].device
         self._events = StepEvents(
             (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else lambda: None
         )
-        self.line.watch = self._events
+        self.queue.watch = self._events
 
     def _record(self) -> None:
-        """Steps are recorded from now on: exchanges in one piece, and sums after all."""
+        """Start recording: all-to-alls unsplit, all-reduces after backward."""
         self._iteration = 0
         self._events = None
         self.plain_seconds = 0.0
@@ -296,16 +296,16 @@ class MixtureSchedule:
         )
 
     def _adopt(self, plan: StepPlan) -> None:
-        """Carry out a plan from now on."""
+        """Use a plan from now on."""
         self.plan = plan
         for layer in self._layers.values():
             layer.pieces = plan.token_pieces
-        self._pools = [Pool([self._trained[place] for place in each.places], 1) for each in plan.sums]
+        self._buckets = [Bucket([self._trained[place] for place in each.places], 1) for each in plan.sums]
         self._sum_of = {place: number for number, each in enumerate(plan.sums) for place in each.places}
         self._views = {
             place: view
-            for each, pool in zip(plan.sums, self._pools, strict=True)
-            for place, view in zip(each.places, pool.views, strict=True)
+            for each, bucket in zip(plan.sums, self._buckets, strict=True)
+            for place, view in zip(each.places, bucket.views, strict=True)
         }
 
     @property
@@ -325,7 +325,7 @@ class MixtureSchedule:
             self._events.forward_ended()
 
     def _arrived(self, parameter: torch.Tensor) -> None:
-        """Autograd has made a gradient."""
+        """Called when autograd has made a gradient."""
         if self.accumulates:
             return
         self.backward_starts()
@@ -347,26 +347,26 @@ class MixtureSchedule:
             self._ready(number)
 
     def _ready(self, number: int) -> None:
-        """All gradients of a sum are there."""
-        each, pool = self.plan.sums[number], self._pools[number]
+        """Called when all gradients of an all-reduce are available."""
+        each, bucket = self.plan.sums[number], self._buckets[number]
         first = sum(other.pieces for other in self.plan.sums[:number])
         size, group = each.size_bytes / each.pieces, self._groups[each.group]
         for piece in range(each.pieces):
-            slices = pool.slices(piece * size, size)
+            slices = bucket.slices(piece * size, size)
 
             def start(slices: Sequence[torch.Tensor] = slices) -> list[Any]:
                 return [dist.all_reduce(one, group=group, async_op=True) for one in slices]
 
-            self.line.ready(first + piece, f"sum {number} piece {piece}", start)
+            self.queue.ready(first + piece, f"sum {number} piece {piece}", start)
 
     def _begin_backward(self) -> None:
         self._in_backward = True
         self._missing = [set(each.places) for each in self.plan.sums]
-        self.line.begin(self.plan.order)
+        self.queue.begin(self.plan.order)
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
 
     def _end_backward(self) -> None:
-        """Autograd is done: wait for all sums."""
+        """Called when autograd has finished: wait for all all-reduces."""
         self._in_backward = False
         missing = sorted(set().union(*self._missing))
         if missing:
@@ -381,7 +381,7 @@ class MixtureSchedule:
         if self._recording:
             for number in range(len(self.plan.sums)):
                 self._ready(number)
-        self.line.drain()
+        self.queue.drain()
         for place, view in self._views.items():
             self._trained[place].grad = view
         if self._events is not None:
@@ -392,17 +392,17 @@ class MixtureSchedule:
                 self._replan()
 
     def _replan(self) -> None:
-        """All ranks adopt the policy's plan for what was recorded."""
+        """Adopt the policy's plan of the recording on all ranks."""
         assert self._events is not None
         items, after = agreed_step(self._events, self._streams.group("sums"))
-        self._events = self.line.watch = None
+        self._events = self.queue.watch = None
         self._network = self._measured_network()
         found = self._agree(lambda: self._planned(items, after))
         self.plain_seconds = found[1]
         self._adopt(found[0])
 
     def _measured_network(self) -> NetworkTimes:
-        """What the network takes, as it is now that steps are recorded."""
+        """Network times as of the recording."""
         sums, device = self._streams.group("sums"), self._trained[0].device
         rate, start = self._given_network or measure_network(sums, device, small_bytes=_SHORT_BYTES)
         return NetworkTimes(
@@ -416,7 +416,7 @@ class MixtureSchedule:
         return plan_recorded_step(items, after, self.policy, *given), plain_seconds(items, after, *given)
 
     def _agree(self, make: Any) -> Any:
-        """What rank 0 makes, on all ranks."""
+        """Value of rank 0 on all ranks."""
         return broadcast_from_first(make, first=self._streams.ranks[0], group=self._streams.group("sums"))
 
 

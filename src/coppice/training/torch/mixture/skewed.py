@@ -99,7 +99,7 @@ def planned_routes(topology: Topology, demands: Any) -> tuple[RoutedPart, ...]:
 
 
 class _RoutedHop(NamedTuple):
-    """A piece of a part goes from one rank to the next: rows [begin, end) of a block."""
+    """Transfer of a part's chunk from one rank to the next: rows [begin, end) of a block."""
 
     source: int
     target: int
@@ -110,7 +110,7 @@ class _RoutedHop(NamedTuple):
 
 @dataclass
 class _PlannedWork:
-    """Rounds that are carried out when they are waited for."""
+    """Rounds executed when waited for."""
 
     rounds: Sequence[Sequence[_RoutedHop]]
     rank: int
@@ -122,7 +122,7 @@ class _PlannedWork:
     """Messages that this rank sent."""
 
     def wait(self) -> None:
-        """Carry out all rounds."""
+        """Execute all rounds."""
         under_way: list[list[Any]] = []
         for hops in self.rounds:
             if len(under_way) > 1:
@@ -170,7 +170,7 @@ class PlannedExchange:
         sent: Sequence[int],
         group: Any,
     ) -> Any:
-        """Start an exchange; it is carried out by whoever waits for it."""
+        """Start an exchange, executed when waited for."""
         size, rank = dist.get_world_size(group), dist.get_rank(group)
         if size != self._topology.num_ranks:
             raise InputError(
@@ -201,7 +201,7 @@ class PlannedExchange:
         return _PlannedWork(rounds, rank, dist.get_process_group_ranks(group), group, blocks)
 
     def _planned(self, demands: tuple[tuple[int, ...], ...], group: Any) -> tuple[RoutedPart, ...]:
-        """The routes for some traffic, which rank 0 plans."""
+        """Routes for a traffic matrix, planned by rank 0."""
         found = self._plans.get(demands)
         if found is None:
             told = broadcast_from_first(
@@ -222,7 +222,7 @@ class PlannedExchange:
 def _rounds(
     parts: Sequence[RoutedPart], matrix: Sequence[Sequence[int]], pieces: int
 ) -> list[list[_RoutedHop]]:
-    """What goes in each round, in one order for all ranks."""
+    """Transfers of each round, in one order on all ranks."""
     longest = max(len(part.ranks) for part in parts) - 1
     count = pieces if longest > 1 else 1
     rounds: list[list[_RoutedHop]] = [[] for _ in range(count + 2 * (longest - 1))]

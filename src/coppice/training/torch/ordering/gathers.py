@@ -140,7 +140,7 @@ class PrefetchOrder:
             torch.cuda.synchronize(self._device)
 
     def _begin(self, *_: object) -> None:
-        """A forward pass starts; when enough have been recorded gathers are ordered from this one on."""
+        """Start a forward pass; once enough are recorded, all-gathers are reordered."""
         if not (self._model.training and torch.is_grad_enabled()):
             return
         if self._iterations >= self._recorded:
@@ -174,7 +174,7 @@ class PrefetchOrder:
         self._iterations += 1
 
     def _order(self) -> None:
-        """All ranks gather as the policy says of what rank 0 recorded."""
+        """Set the policy's order for rank 0's recording on all ranks."""
         self._forget()
         everyone: Any = dist.group.WORLD if self._group is None else self._group
         network = self._network or measure_network(everyone, self._device)
@@ -204,7 +204,7 @@ class PrefetchOrder:
         backward: Sequence[float],
         network: tuple[float, float],
     ) -> LayerWorkload:
-        """Modules that run one after the other."""
+        """Workload of modules in sequence."""
         rate, message = network
         return LayerWorkload(
             forward=tuple(forward[place] for place in run),
@@ -218,13 +218,13 @@ class PrefetchOrder:
         )
 
     def _gathers(self, workload: LayerWorkload, run: Sequence[int]) -> list[int]:
-        """Modules in the order in which simulation pulls their parameters."""
+        """Modules in the simulated order of pulls."""
         plan = launch_plan(self._policy, workload, run)
         return [plan.tensors[plan.messages[number].carries[0]] for number in plan.order["down"]]
 
 
 def _held(module: Any) -> list[nn.Parameter]:
-    """Parameters that are gathered with a module: its own and those below, but not of modules sharded by themselves."""
+    """Parameters gathered with a module: those below it that are not sharded separately."""
     found = list(module.parameters(recurse=False))
     for child in module.children():
         if not isinstance(child, FSDPModule):

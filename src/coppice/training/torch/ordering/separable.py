@@ -52,7 +52,7 @@ def separable_layer(module: Any) -> SeparableLayer | None:
 
 
 def _lowered(device: torch.device, *operands: torch.Tensor | None) -> tuple[torch.Tensor | None, ...]:
-    """Operands as autocast hands them to matrix products and convolutions."""
+    """Operands as autocast passes them to matrix products and convolutions."""
     if not torch.is_autocast_enabled(device.type):
         return operands
     kind = torch.get_autocast_dtype(device.type)
@@ -63,13 +63,13 @@ def _lowered(device: torch.device, *operands: torch.Tensor | None) -> tuple[torc
 
 
 def _detached(module: nn.Module, name: str) -> torch.Tensor | None:
-    """A parameter's values, which are still known to be changed in place."""
+    """Detached parameter that still shares its version counter."""
     parameter = getattr(module, name)
     return None if parameter is None else parameter.detach()
 
 
 def _those_of(module: nn.Module, *names: str) -> tuple[str, ...]:
-    """Names of parameters that a module has."""
+    """Names of a module's own parameters."""
     return tuple(name for name in names if getattr(module, name, None) is not None)
 
 
@@ -103,7 +103,7 @@ class _Product:
 
 
 class _Convolution:
-    """``nn.Conv1d``, ``2d``, ``3d`` and those transposed, with zeros around the input."""
+    """``nn.Conv1d``, ``2d``, ``3d`` and their transposes, with zero padding."""
 
     def __init__(self, module: Any) -> None:
         self._module = module
@@ -141,7 +141,7 @@ class _Convolution:
 
 
 class _Normalization:
-    """``nn.LayerNorm``; under autocast it is left whole."""
+    """``nn.LayerNorm``; unsplit under autocast."""
 
     def __init__(self, module: Any) -> None:
         self._module = module

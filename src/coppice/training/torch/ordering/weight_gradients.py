@@ -139,7 +139,7 @@ class DeferredGradients:
     def _forward(
         self, module: nn.Module, layer: SeparableLayer, places: Mapping[str, int]
     ) -> Callable[..., Any]:
-        """A forward pass of a module whose backward pass is in parts, where that is asked for."""
+        """Forward pass of a module with a split backward pass."""
 
         def forward(*given: Any, **named: Any) -> Any:
             if (
@@ -171,7 +171,7 @@ _PLAIN = (torch.Tensor, nn.Parameter)
 
 
 class _Waiting:
-    """How the gradient of one parameter is made in the backward pass of one forward pass.
+    """Deferred gradient of one parameter in one pass.
 
     A backward pass is known by its number: what one leaves behind that did not ask for the parameter is not added to
     that of the next.
@@ -183,11 +183,11 @@ class _Waiting:
         self._parts: dict[int, list[Callable[[], torch.Tensor]]] = {}
 
     def add(self, part: Callable[[], torch.Tensor]) -> None:
-        """One use of the parameter: its part of the gradient."""
+        """Add a use of the parameter."""
         self._parts.setdefault(_backward_number(), []).append(part)
 
     def take(self) -> torch.Tensor | None:
-        """The gradient: parts in the order in which autograd would have added them."""
+        """Gradient, accumulated in autograd's order."""
         parts = self._parts.pop(_backward_number(), [])
         if not parts:
             return None
@@ -199,7 +199,7 @@ class _Waiting:
 
 
 class _Gate(torch.autograd.Function):
-    """A scalar that stands for a parameter; its backward pass makes the parameter's gradient."""
+    """Scalar in place of a parameter; its backward pass computes the parameter's gradient."""
 
     @staticmethod
     def forward(ctx: Any, waiting: _Waiting, parameter: torch.Tensor) -> torch.Tensor:
@@ -213,7 +213,7 @@ class _Gate(torch.autograd.Function):
 
 
 class _SplitBackward(torch.autograd.Function):
-    """A layer that returns the gradient of its input, and leaves those of its parameters with their gates."""
+    """Layer that returns its input gradient, and defers parameter gradients to their gates."""
 
     @staticmethod
     def forward(
@@ -263,6 +263,6 @@ def _part(
 
 
 def _backward_number() -> int:
-    """Number of the backward pass that runs; -1: none does."""
+    """Index of the running backward pass; -1: none."""
     number: int = torch._C._current_graph_task_id()  # noqa: SLF001 (torch.utils.checkpoint asks the same)
     return number

@@ -60,7 +60,7 @@ class LinearFactors:
                 self._attached.add(module, self._hooks[place])
 
     def _watcher(self, place: int) -> Callable[[nn.Module, Any, Any], None]:
-        """A hook that keeps the input of a layer until the gradient of its output is there."""
+        """Hook that keeps a layer's input until its output gradient is available."""
 
         def watch(_: nn.Module, inputs: tuple[Any, ...], output: torch.Tensor) -> None:
             if not inputs or not output.requires_grad:

@@ -45,7 +45,7 @@ _METHODS = ("size", "dim", "numel", "nelement", "element_size", "stride", "is_fl
 
 
 def _metadata() -> frozenset[Any]:
-    """Functions that do not look at values."""
+    """Functions that read no values."""
     found: set[Any] = {getattr(torch.Tensor, name) for name in _METHODS}
     for name in _ABOUT:
         described: Any = getattr(torch.Tensor, name)

@@ -42,7 +42,7 @@ class LateSteps(Protocol):
 
 
 def _asked_by_zero_grad() -> frozenset[Any]:
-    """What `zero_grad` asks of a gradient before it sets it to 0."""
+    """Functions that `zero_grad` calls on a gradient before zeroing it."""
     described: Any = torch.Tensor.grad_fn
     return frozenset({described.__get__, torch.Tensor.requires_grad_})
 
@@ -70,7 +70,7 @@ class PendingGradient(torch.Tensor):
     def __torch_function__(
         cls, func: Callable[..., Any], types: Any, args: Any = (), kwargs: Mapping[str, Any] | None = None
     ) -> Any:
-        """Refuses all but what `zero_grad` asks."""
+        """Refuse everything except the calls of `zero_grad`."""
         if func is torch.Tensor.zero_:
             args[0].zeroed()
             return args[0]
@@ -172,18 +172,18 @@ class ScheduledOptimizer(torch.optim.Optimizer):
 
     @property
     def _given(self) -> type[torch.optim.Optimizer]:
-        """The class that was given."""
+        """Original class."""
         given: Any = next(each for each in type(self).__mro__ if not issubclass(each, ScheduledOptimizer))
         return given  # type: ignore[no-any-return]
 
     def __reduce_ex__(self, protocol: SupportsIndex) -> Any:
-        """A copy is an optimizer of the class that was given, with the state after all updates."""
+        """Copy as an optimizer of the original class, with all updates applied."""
         del protocol
         self.flush()
         return copyreg.__newobj__, (self._given,), self.__getstate__()  # type: ignore[attr-defined]
 
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override]
-        """Update the parameters: at once under a policy with a barrier, else each before its next use."""
+        """Update the parameters: immediately under a policy with a barrier, else each before its next use."""
         if closure is not None:
             raise InputError(
                 "expected step() without a closure, found one: it would run the model before it is updated."
@@ -201,7 +201,7 @@ class ScheduledOptimizer(torch.optim.Optimizer):
                     parameter.grad = None
                 elif (
                     gradient.grad_fn is not None
-                ):  # of `create_graph`; others are views in pools, and stay there
+                ):  # of `create_graph`; others are views in buckets, and stay there
                     parameter.grad = gradient.detach().zero_()
                 else:
                     gradient.zero_()

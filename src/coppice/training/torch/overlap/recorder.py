@@ -172,7 +172,7 @@ def measure_network(
 
 
 def _seconds(group: dist.ProcessGroup, device: torch.device, size_bytes: int, count: int) -> float:
-    """Time of one of some messages in a row: the median over rounds of the slowest rank's."""
+    """Time of one of several consecutive messages: median over rounds of the slowest rank."""
     tensors = [torch.zeros(size_bytes // 4, device=device) for _ in range(count)]
     times = torch.zeros(_ROUNDS, dtype=torch.float64, device=device)
     for turn in range(-1, _ROUNDS):
@@ -215,7 +215,7 @@ class Readers(TorchFunctionMode):
                     self.modules[place].append(module)
 
     def __enter__(self) -> Readers:
-        """Watch from now on."""
+        """Start tracing."""
         for module in self._model.modules():
             self._hooks.append(
                 module.register_forward_pre_hook(lambda entered, _: self._stack.append(entered))
@@ -225,7 +225,7 @@ class Readers(TorchFunctionMode):
         return self
 
     def __exit__(self, *reason: object) -> None:
-        """Watch no longer."""
+        """Stop tracing."""
         super().__exit__(*reason)  # type: ignore[no-untyped-call]
         for hook in self._hooks:
             hook.remove()
@@ -240,7 +240,7 @@ class Readers(TorchFunctionMode):
     def __torch_function__(
         self, func: Callable[..., Any], types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Notes which parameters an operation takes."""
+        """Record the parameters that an operation reads."""
         del types
         for leaf in tree_leaves((args, kwargs)):
             place = self._place.get(id(leaf))
@@ -484,7 +484,7 @@ class Recorder:
         return workload
 
     def _in_turn(self) -> list[int]:
-        """Tensors as the forward pass reads them, those of one module against the order of their gradients."""
+        """Tensors in forward order, those of one module against the order of their gradients."""
         assert self._readers is not None
         readers, arrived = self._readers.modules, {place: turn for turn, place in enumerate(self._arrival)}
         return [

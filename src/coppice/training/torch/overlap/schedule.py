@@ -2,7 +2,7 @@
 
 The first iterations are recorded: all gradients are summed after the backward pass, as a plain program would. Then rank
 0's times become the workload that simulations take, the policy says its messages, and every rank carries out the same
-sequence. A gradient goes to its place in a pool as soon as autograd has made it; a policy with a barrier has all sums
+sequence. A gradient goes to its place in a bucket as soon as autograd has made it; a policy with a barrier has all sums
 when ``backward()`` returns, as DistributedDataParallel does; any other lets ``step()`` return at once, and whoever
 reads a parameter next waits for its sum and updates it first.
 """
@@ -25,7 +25,7 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, 
 from coppice.iteration.policies.data_parallel.poseidon import Poseidon
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients
-from coppice.training.torch.overlap.carrier import Carrier
+from coppice.training.torch.overlap.executors import MessageExecutor
 from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.late import UPDATES_ARE_LATE, LateParameters, uncompiled
 from coppice.training.torch.overlap.pending import (
@@ -47,7 +47,7 @@ from coppice.training.torch.overlap.tuner import TrainingTuner, TuningOptions
 from coppice.training.torch.servers.client import (
     NOT_SUMMED,
     ParameterServers,
-    ServerCarrier,
+    ServerExecutor,
     parameter_servers,
 )
 
@@ -170,7 +170,7 @@ class OverlapSchedule:
         """Messages of the last iteration in launch order, by stream."""
         return {
             stream: [self.plan.messages[number].name for number in numbers]
-            for stream, numbers in self._carrier.launched.items()
+            for stream, numbers in self._executor.launched.items()
         }
 
     @property
@@ -202,7 +202,7 @@ class OverlapSchedule:
         """Wait until all gradients are averaged and stored; updates are outstanding."""
         if self._served is not None and self._pending:
             raise InputError(NOT_SUMMED)
-        self._carrier.wait(range(len(self.plan.messages)))
+        self._executor.wait(range(len(self.plan.messages)))
         for place in self._pending:
             self._put_gradient(place)
         if self._asked is not None:
@@ -222,7 +222,7 @@ class OverlapSchedule:
         self.flush()
         if self._servers is not None:
             self._servers.close()
-        self._carrier.close()
+        self._executor.close()
         if self._factors is not None:
             self._factors.close()
         if self._weights is not None:
@@ -255,19 +255,19 @@ class OverlapSchedule:
 
     @property
     def _served(self) -> ParameterServers | None:
-        """Servers that have the parameters by now."""
+        """Wait until the servers have the parameters."""
         return self._servers if self._servers is not None and self._servers.connected else None
 
     def _adopt(self, plan: LaunchPlan) -> None:
-        """Carry out a plan from now on."""
+        """Use a plan from now on."""
         self.plan = plan
         self._layer_of = {place: layer for layer, place in enumerate(plan.tensors)}
         tensors = [self._trained[place] for place in plan.tensors]
         given = plan, tensors, self._streams, self._timeout_s
-        self._carrier: Carrier = (
-            ServerCarrier(*given, servers=self._servers)
+        self._executor: MessageExecutor = (
+            ServerExecutor(*given, servers=self._servers)
             if self._servers is not None and self.workload is not None
-            else Carrier(*given, sparse=self._sparse, factors=self._factors)
+            else MessageExecutor(*given, sparse=self._sparse, factors=self._factors)
         )
 
     def _model_starts(self, *_: object) -> None:
@@ -281,7 +281,7 @@ class OverlapSchedule:
             self._recorder.model_ends()
 
     def _watch(self, readers: Readers) -> None:
-        """Whoever reads a parameter waits for it, from the next iteration on."""
+        """Let readers of a parameter wait for it, from the next iteration on."""
         reading: dict[int, tuple[nn.Module, list[int]]] = {}
         for place in readers.order:
             for module in readers.modules[place]:
@@ -290,24 +290,24 @@ class OverlapSchedule:
             self._attached.before(module, lambda *_, places=tuple(places): self._read(places), first=True)
 
     def _read(self, places: Sequence[int]) -> None:
-        """A module that reads parameters starts."""
+        """Called when a module that reads parameters starts."""
         if self._recorder.active:
             self._recorder.read(places)
         if self._asked is not None:
             self._complete(places)
 
     def _read_late(self, parameters: Sequence[torch.Tensor]) -> None:
-        """Parameters are read whose updates are outstanding."""
+        """Called when parameters with outstanding updates are read."""
         self._complete([self._places[id(parameter)] for parameter in parameters])
 
     @uncompiled(UPDATES_ARE_LATE)
     def _complete(self, places: Sequence[int]) -> None:
-        """Wait for the sums of some parameters and update them, one after the other as the forward pass reads them."""
+        """Wait for gradients, and update their parameters in forward order."""
         late = sorted((place for place in places if place in self._pending), key=self._layer_of.__getitem__)
         for place in late:
             layer = self._layer_of[place]
-            self._carrier.wait(self._carrier.carriers[layer])
-            self._carrier.forward_started(layer)
+            self._executor.wait(self._executor.executors[layer])
+            self._executor.forward_started(layer)
         self._update(late)
 
     def _update(self, places: Sequence[int]) -> None:
@@ -329,16 +329,16 @@ class OverlapSchedule:
             self._asked = None
 
     def _put_gradient(self, place: int) -> None:
-        """A sum is there: it is the gradient of a tensor, if any rank had one."""
+        """Store an averaged gradient, if any rank had one."""
         used = self._used is None or place in self._used.places()
         self._trained[place].grad = self._view(place) if used else None
 
     def _view(self, place: int) -> torch.Tensor:
-        """The gradient of a tensor in its pool."""
-        return self._carrier.views[self._layer_of[place]][0]
+        """Gradient of a tensor in its bucket."""
+        return self._executor.views[self._layer_of[place]][0]
 
     def _arriving(self, place: int) -> None:
-        """Autograd has made a gradient and is about to add it to what the parameter has."""
+        """Called before autograd accumulates a gradient."""
         if self._asked is not None and place in self._pending:
             raise InputError(
                 f"expected {self._names[place]} to be read where functions of torch see it, found a gradient of it as "
@@ -346,7 +346,7 @@ class OverlapSchedule:
             )
 
     def _arrived(self, parameter: torch.Tensor) -> None:
-        """Autograd has made a gradient."""
+        """Called when autograd has made a gradient."""
         place = self._places[id(parameter)]
         if self.accumulates:
             if self._factors is not None and place in self._factors.places:
@@ -365,7 +365,7 @@ class OverlapSchedule:
         self._send(place, gradient)
 
     def _send(self, place: int, gradient: torch.Tensor | None) -> None:
-        """A gradient goes where it is sent from; None: this rank has none, and adds nothing to the sum."""
+        """Copy a gradient into its bucket; None: this rank has none, and adds zeros."""
         if self._factors is not None and self._recorder.active:
             self._factors.record(place, gradient)
         if self._sparse is not None:
@@ -374,7 +374,7 @@ class OverlapSchedule:
         elif self._factors is not None and place in self._factors.places:
             self._factors.take(place, made=gradient is not None)
         else:
-            for view in self._carrier.views[self._layer_of[place]]:
+            for view in self._executor.views[self._layer_of[place]]:
                 if gradient is None:
                     view.zero_()
                 else:
@@ -384,7 +384,7 @@ class OverlapSchedule:
         if not self._barrier:
             self._trained[place].grad = PendingGradient.of(self._view(place), lambda: self._zeroed.add(place))
             self._pending.add(place)
-        self._carrier.arrived([self._layer_of[place]])
+        self._executor.arrived([self._layer_of[place]])
 
     def _begin_backward(self) -> None:
         if self._pending and self._asked is None:
@@ -394,17 +394,17 @@ class OverlapSchedule:
             tuned = self._tuner.iteration(self.policy)
             if tuned.settings != self.policy.settings:
                 self.policy = tuned
-                self._carry_out(self.workload)
+                self._execute(self.workload)
         self._in_backward = True
         self._made = []
         self._recorder.begin_backward()
-        self._carrier.begin()
+        self._executor.begin()
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
 
     def _end_backward(self) -> None:
-        """Autograd is done."""
+        """Called when autograd has finished."""
         self._in_backward = False
-        missing = [self.plan.tensors[layer] for layer in sorted(self._carrier.missing())]
+        missing = [self.plan.tensors[layer] for layer in sorted(self._executor.missing())]
         if self._used is not None:
             held = {place: self._trained[place].grad for place in missing}
             self._used.exchange(
@@ -420,7 +420,7 @@ class OverlapSchedule:
                 "(requires_grad=False), use it in every iteration, or pass `unused=True`."
             )
         if self._barrier:
-            self._carrier.wait(range(len(self.plan.messages)))
+            self._executor.wait(range(len(self.plan.messages)))
             if self._sparse is not None:
                 self._sparse.finish()
             if self._factors is not None:
@@ -432,18 +432,18 @@ class OverlapSchedule:
             self._replan()
 
     def _replan(self) -> None:
-        """All ranks adopt the policy's plan for what was recorded on rank 0."""
+        """Adopt the policy's plan of rank 0's recording on all ranks."""
         workload = self._recorder.agree(self.policy)
         if not self._recorder.active:
             self.policy = self._tuner.begin(self.policy, workload)
         views = [parameter.grad for parameter in self._trained]
-        self._carry_out(workload)
+        self._execute(workload)
         for parameter, view in zip(self._trained, views, strict=True):
-            parameter.grad = view  # of the old pools, until the next step has used them
+            parameter.grad = view  # of the old buckets, until the next step has used them
 
-    def _carry_out(self, workload: LayerWorkload) -> None:
-        """The policy's plan for a workload, from the next iteration on."""
-        self._carrier.close()
+    def _execute(self, workload: LayerWorkload) -> None:
+        """Use the policy's plan for a workload from the next iteration on."""
+        self._executor.close()
         plan = launch_plan(self.policy, workload, self._recorder.tensors)
         if self._factors is not None:
             self._factors.adopt(plan.messages, plan.tensors, workload.samples)

@@ -55,7 +55,7 @@ def schedule(
             ``priority``, ``ooo``, ``tictac``, ``gradientflow``, ``poseidon``, ``jia``, ``mg-wfbp``, ``wfbp``,
             ``serial``; or ``lina``, for models with :class:`~coppice.training.torch.MixtureOfExperts`; or a plan
             of the whole step, ``centauri`` or ``syndicate``, for models of
-            :class:`~coppice.training.torch.ParallelSection` parts.
+            :class:`~coppice.training.torch.TensorParallelModule` parts.
         group: The ranks; None: all.
         tune: ``"simulation"``: take the settings that simulations of the recorded workload find best.
             ``"training"``: try settings while the training goes on, and keep those with which iterations are shortest.

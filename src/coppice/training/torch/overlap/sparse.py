@@ -36,7 +36,7 @@ UNDERLYING = {"momentum": 0.0, "weight_decay": 0.0}
 
 
 def _require_plain_sgd(optimizer: torch.optim.Optimizer) -> None:
-    """That momentum can be taken over."""
+    """Check that momentum can be taken over."""
     found = type(optimizer).__name__
     if type(optimizer) is torch.optim.SGD:
         odd = [
@@ -55,7 +55,7 @@ def _require_plain_sgd(optimizer: torch.optim.Optimizer) -> None:
 
 @dataclass(frozen=True)
 class _ChunkRow:
-    """Tensors of one type in a row; each attribute is a chunk in each of its rows, the last one padded."""
+    """Contiguous tensors of one type; each attribute has a row per chunk, the last one padded."""
 
     first: int  # Number of its first chunk among those of all rows
     momentum: torch.Tensor  # m
@@ -63,14 +63,14 @@ class _ChunkRow:
     sums: torch.Tensor  # What was sent, averaged; 0 elsewhere
 
     def own(self, chunks: Iterable[int]) -> torch.Tensor:
-        """Those of some chunks that lie here, by their place here."""
+        """Chunks of this row among some, by position."""
         places = [each - self.first for each in chunks if 0 <= each - self.first < len(self.residual)]
         return torch.tensor(places, dtype=torch.long, device=self.residual.device)
 
 
 @dataclass(frozen=True)
 class _Place:
-    """Where a tensor is: its parts of a row, and the chunks that these touch."""
+    """Position of a tensor: parts of a row, and the chunks that they touch."""
 
     momentum: torch.Tensor
     residual: torch.Tensor
@@ -149,7 +149,7 @@ class SparseSums:
         return [places[place] for place in range(len(self._parameters))]
 
     def _take_momentum_over(self) -> None:
-        """What the optimizer has of its own, the same on all ranks, is where momentum begins."""
+        """Start momentum from the optimizer's state, equal on all ranks."""
         for place, parameter in zip(self._places, self._parameters, strict=True):
             before = self._optimizer.state.get(parameter, {}).pop("momentum_buffer", None)
             if before is not None:

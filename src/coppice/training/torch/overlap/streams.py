@@ -56,7 +56,7 @@ class Streams:
 
 
 def _in_order() -> str:
-    """The backend's name, registered."""
+    """Backend name, registered."""
     if not hasattr(dist.Backend, _IN_ORDER.upper()):
         dist.Backend.register_backend(
             _IN_ORDER, _gloo_of_one_thread, extended_api=True, devices=["cpu", "cuda"]
@@ -110,7 +110,7 @@ def all_gather(
 def _exchange(
     parts: Sequence[torch.Tensor], received: torch.Tensor, group: dist.ProcessGroup, back: dist.ProcessGroup
 ) -> None:
-    """Every rank sends every other its part, once.
+    """Send each other rank its part.
 
     gloo's own reduce-scatter sends as much as an all-reduce. What lower ranks send goes over one group and what higher
     ranks send over another: gloo announces a receiver's buffer behind what the receiver itself is sending, so on a
@@ -128,13 +128,13 @@ def _exchange(
 
 
 class _SentToServer:
-    """A tensor on its way to a server, which adds those of all ranks, in their order, when it is first waited for."""
+    """Tensor sent to a server, which adds those of all ranks in order when first waited for."""
 
     def __init__(self, tensor: torch.Tensor, received: Sequence[torch.Tensor], works: Sequence[Any]) -> None:
         self._tensor, self._received, self._works = tensor, received, works
 
     def wait(self) -> None:
-        """It is there, and the sum on the server."""
+        """Wait for the tensor, and on the server for the sum."""
         for work in self._works:
             work.wait()
         for each in self._received:

@@ -137,7 +137,7 @@ class TrainingTuner:
         return tuner.settings, not tuner.done, tuner.trials
 
     def _told(self, policy: DataParallelPolicy, settings: Callable[[], _Told]) -> DataParallelPolicy:
-        """What rank 0 says, on every rank."""
+        """Rank 0's value on every rank."""
         found, self.active, self.trials = broadcast_from_first(
             settings,
             first=self._streams.ranks[0],
@@ -148,7 +148,7 @@ class TrainingTuner:
 
     @property
     def _object_device(self) -> torch.device | None:
-        """Where NCCL takes bytes from; None: the group knows."""
+        """Device for NCCL's object broadcasts; None: the group's default."""
         return self._device if self._device.type == "cuda" else None
 
     def _now(self) -> float:

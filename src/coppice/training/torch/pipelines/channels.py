@@ -105,7 +105,7 @@ class PipelineLayout:
         return found
 
     def _made(self, every: Sequence[Sequence[int]]) -> dict[int, dist.ProcessGroup]:
-        """Groups of ranks; those that this rank is in, by their place.
+        """Create process groups; return those of this rank, by position.
 
         All ranks of the world make all groups. Where the training has only some of them these make groups by
         themselves, whose names have how many a rank has made: who is not in one makes one of its own instead.
@@ -269,7 +269,7 @@ class StageChannels:
         self._tokens.await_sent(self._layout.timeout.total_seconds())
 
     def _post(self, device: int, needed: StagePass | None) -> None:
-        """Ask for what a device sends next: some ahead, and all up to what is needed."""
+        """Post receives from a device: some ahead, and all up to the one needed."""
         queue = self._expected[device]
         while queue and (needed is not None or self._waiting[device] < self._ahead):
             source = queue[0]
@@ -292,7 +292,7 @@ class StageChannels:
                 return
 
     def _kinds_from(self, device: int) -> tuple[TensorKind, ...]:
-        """What a device says of the tensors that it sends next."""
+        """Receive the kinds of a device's next tensors."""
         header = self._received(TensorKind((_HEADER,), torch.int64, trained=False), device)
         return _kinds(header.tolist())
 

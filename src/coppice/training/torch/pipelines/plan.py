@@ -191,7 +191,7 @@ def _require(order: PipelineOrder, name: object, devices: int, stages: int) -> N
 
 
 def _whole(workload: LayerWorkload, stages: int) -> tuple[PlannedSum, ...]:
-    """A message for each stage that has something to sum."""
+    """One message per stage with gradients."""
     reduction = dealt(workload, stages).reduction
     return tuple(
         PlannedSum(stage=stage, low=Fraction(0), high=Fraction(1), number=stage)
@@ -201,7 +201,7 @@ def _whole(workload: LayerWorkload, stages: int) -> tuple[PlannedSum, ...]:
 
 
 def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> tuple[PlannedSum, ...]:
-    """The messages of a policy, as parts of the gradients of stages."""
+    """Messages of a policy, as parts of the stages' gradients."""
     found: list[PlannedSum] = []
     if isinstance(policy, Fold3D):
         cut = 1 - Fraction(policy.share(workload))

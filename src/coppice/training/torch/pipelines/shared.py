@@ -51,7 +51,7 @@ def tied_ends(stages: Mapping[int, nn.Module], tied: Sequence[Sequence[tuple[int
 
 
 def _own(module: nn.Module, shared: nn.Parameter) -> None:
-    """Give a module a parameter of its own instead of one that it shares."""
+    """Give a module its own parameter in place of a shared one."""
     own = nn.Parameter(shared.detach().clone(), requires_grad=shared.requires_grad)
     for part in module.modules():
         for name, parameter in part._parameters.items():  # noqa: SLF001 (a module shares under several names)

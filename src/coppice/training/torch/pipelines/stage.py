@@ -302,13 +302,13 @@ class TrainedStage:
         self.make_newest(newest)
 
     def _point(self) -> None:
-        """Let the parameters be the newest version."""
+        """Point the parameters at the newest version."""
         for name, parameter in self.parameters.items():
             parameter.data = self._leaves[self._newest][name].data
 
 
 def _gradients(inputs: Sequence[torch.Tensor]) -> list[torch.Tensor]:
-    """Gradients of the inputs that have them, zeros where nothing depends on one."""
+    """Gradients of the inputs that require them, zeros where nothing depends on one."""
     found = []
     for each in inputs:
         if each.requires_grad:

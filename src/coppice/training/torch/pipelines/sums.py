@@ -196,7 +196,7 @@ class GradientSums:
                     timeout=self._timeout_s,
                 )
                 if self._error is not None:
-                    raise lost_rank(self._error, "their sums of gradients") from self._error
+                    raise lost_rank(self._error, "their gradient all-reduces") from self._error
                 if not ended:
                     raise CheckError(
                         f"expected {each.name} within {self._timeout_s:g} s, found it under way: a rank is slow or "
@@ -216,7 +216,7 @@ class GradientSums:
             thread.join(timeout=1.0)
 
     def _carry(self, queue: str) -> None:
-        """The thread of a queue."""
+        """Thread of a queue."""
         try:
             if self._device.type == "cuda":
                 torch.cuda.set_device(self._device)
@@ -238,7 +238,7 @@ class GradientSums:
                 self._changed.notify_all()
 
     def _admitted(self, each: RunningSum) -> bool:
-        """Wait until a message may start; False: it never will."""
+        """Wait until a message may start; False when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or each.due or self._tokens.admits(each.urgency))
             return not self._closed

@@ -309,7 +309,7 @@ class PipelineTraining:
             self._updates.ran(each.stage, group)
 
     def _taken(self, source: StagePass) -> tuple[list[torch.Tensor], list[bool]]:
-        """What a pass of another stage gives, and which of it has gradients."""
+        """Input of a pass from another stage, and which tensors require gradients."""
         if source in self._given:
             tensors = self._given.pop(source)
             return tensors, [each.requires_grad for each in tensors]
@@ -317,7 +317,7 @@ class PipelineTraining:
         return tensors, [kind.trained for kind in self._channels.kinds[source.stage, source.work]]
 
     def _give(self, each: StagePass, tensors: Sequence[torch.Tensor]) -> None:
-        """Hand over what a pass gives."""
+        """Hand over the output of a pass."""
         target = target_of(each, self._count)
         assert target is not None
         message = _message(each)
@@ -329,7 +329,7 @@ class PipelineTraining:
         self._channels.send(message, self._device_of[target], tensors, says_kinds=forward)
 
     def _catch_up(self, behind: int) -> None:
-        """Backward passes of an asynchronous pipeline until only so many micro-batches have none."""
+        """Run backward passes of an asynchronous pipeline until few enough micro-batches are open."""
         (stage,) = self.stages.values()
         while len(stage.open) > behind:
             self._backward(StagePass(stage.number, Work.BACKWARD, stage.open[0]))
@@ -342,7 +342,7 @@ class PipelineTraining:
             self._channels.expect({device + 1: [StagePass(device + 1, Work.BACKWARD, k) for k in numbers]})
 
     def _sends(self, order: PipelineOrder) -> dict[int, list[StagePass]]:
-        """What each device sends to this one, in its order."""
+        """Sends from each device to this one, in order."""
         found: dict[int, list[StagePass]] = {}
         for device, program in enumerate(order.devices):
             if device == self.layout.device:
@@ -354,11 +354,11 @@ class PipelineTraining:
         return found
 
     def _group(self, each: StagePass) -> int:
-        """The iteration that a pass belongs to."""
+        """Iteration of a pass."""
         return each.micro_batch // self._micro_batches if self.plan.staleness else self.iteration
 
     def _named(self, each: StagePass) -> str:
-        """As tasks are named in simulation."""
+        """Task name as in the simulation."""
         return str(each) if self.plan.staleness else f"{each} of {self.iteration}"
 
     def _timed(self, each: StagePass) -> AbstractContextManager[None]:
@@ -382,7 +382,7 @@ class PipelineTraining:
         )
 
     def _record(self) -> None:
-        """Recorded iterations go on; after the last one the policy plans with what was recorded."""
+        """Continue recording; after the last recorded iteration adopt the policy's plan."""
         assert self._times is not None
         if self.iteration == 1:
             self._times.forget()
@@ -419,7 +419,7 @@ class PipelineTraining:
 
 
 def _message(each: StagePass) -> StagePass:
-    """What carries what a pass gives; gradients of inputs are the same from a whole pass and from a part of one."""
+    """Message key of a pass's output; input gradients of whole and split passes share it."""
     return each if each.work is Work.FORWARD else each._replace(work=Work.BACKWARD)
 
 

@@ -31,7 +31,7 @@ from coppice.training.torch.pipelines.sums import (
 
 @dataclass(eq=False)
 class _Late:
-    """An update that is to come."""
+    """Outstanding update."""
 
     sums: list[RunningSum] = field(default_factory=list)  # Messages that it waits for
     held: list[PlannedSum] = field(default_factory=list)  # Messages that are not launched yet
@@ -210,7 +210,7 @@ class StageUpdates:
         self._sums.wait(self._late[stage][iteration].sums)
 
     def _update(self, stage: int, iteration: int) -> None:
-        """Wait for the messages of a stage, and update it."""
+        """Wait for a stage's messages, and update it."""
         late = self._late[stage].pop(iteration)
         self._sums.wait(late.sums)
         own = self._stages[stage]
@@ -229,7 +229,7 @@ class StageUpdates:
             self._submit(late, planned, iteration, partial(self._all_reduce, parts))
 
     def _launch_tied(self, iteration: int) -> None:
-        """Messages of tied weights all of whose stages on this device are done."""
+        """Launch messages of tied weights whose stages on this device are done."""
         for number, tied in enumerate(self._tied):
             numbers = {stage.number for stage, _ in tied.own}
             lates = [self._late[stage].get(iteration) for stage in numbers]
@@ -263,7 +263,7 @@ class StageUpdates:
         self._sums.submit(queue, made)
 
     def _name(self, planned: PlannedSum, iteration: int) -> str:
-        """As tasks are named in simulation."""
+        """Task name as in the simulation."""
         if self.plan.staleness:
             return f"gradients {planned.number} of stage {planned.stage} of group {iteration}"
         return f"gradients of stage {planned.stage} of {iteration}"
@@ -275,7 +275,7 @@ class StageUpdates:
         return [work for each in self.rows for work in each.start(iteration)]
 
     def _clip(self, most: float, iteration: int) -> torch.Tensor:
-        """Scale all gradients of all stages to a norm."""
+        """Clip the norm of all stages' gradients."""
         flats = [
             flat
             for stage in self._stages.values()

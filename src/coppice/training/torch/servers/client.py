@@ -17,7 +17,7 @@ from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.tictac import TicTac
 from coppice.iteration.policies.messages import Message
-from coppice.training.torch.overlap.carrier import Carrier
+from coppice.training.torch.overlap.executors import MessageExecutor
 from coppice.training.torch.overlap.recorder import LaunchPlan
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.servers.server import (
@@ -284,7 +284,7 @@ class ParameterServers:
 
 
 def _settings(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
-    """Settings of groups, as numbers; what is about devices is left to the server."""
+    """Numeric settings of parameter groups, without those about devices."""
     return [
         {
             name: float(value)
@@ -335,25 +335,25 @@ def parameter_servers(
 
 
 class _PulledValues:
-    """Values of a slice on their way."""
+    """Outstanding values of a slice."""
 
     def __init__(self) -> None:
         self._there = threading.Event()
         self._error: BaseException | None = None
 
     def wait(self) -> None:
-        """They are there."""
+        """Wait for the values."""
         self._there.wait()
         if self._error is not None:
             raise self._error
 
     def end(self, error: BaseException | None = None) -> None:
-        """They are there, or never will be."""
+        """Mark the values as received, or as failed."""
         self._error = error
         self._there.set()
 
 
-class ServerCarrier(Carrier):
+class ServerExecutor(MessageExecutor):
     """Push gradient slices and pull values; buckets end up with parameter values.
 
     Args:
@@ -397,13 +397,13 @@ class ServerCarrier(Carrier):
         servers.connect(places, self._received, self._lost)
 
     def begin(self) -> None:
-        """See :meth:`Carrier.begin`."""
+        """See :meth:`MessageExecutor.begin`."""
         self._values = [_PulledValues() for _ in self._number]
         self._parameter_servers.begin()
         super().begin()
 
     def _of(self, message: Message) -> int | None:
-        """Number of the slice of a message; None: it has no element."""
+        """Slice index of a message; None: it is empty."""
         return self._number.get((message.gradients, message.offset_bytes))
 
     def _push(self, message: Message, group: Any) -> list[Any]:

@@ -189,7 +189,7 @@ _Outgoing = PriorityQueue[tuple[float, int, Callable[[ServerLink], None] | None]
 
 
 class _Served:
-    """Slices of a server, and what workers have sent of them."""
+    """Slices of a server, and the gradients received for them."""
 
     def __init__(self, hello: ServerHello, queues: Sequence[_Outgoing]) -> None:
         self._workers, self._queues = hello.workers, queues
@@ -216,16 +216,16 @@ class _Served:
         self._turn = itertools.count()
 
     def gradient(self, number: int) -> torch.Tensor:
-        """Where a worker's gradient of a slice is received."""
+        """Receive buffer of a worker's gradient."""
         return torch.empty_like(self._slices[number], requires_grad=False)
 
     def elements(self, number: int) -> int:
-        """Bytes of a slice; -1: it is none of this server's."""
+        """Bytes of a slice; -1: not on this server."""
         own = self._slices.get(number)
         return -1 if own is None else own.numel() * own.element_size()
 
     def take(self, number: int, given: Mapping[str, Any]) -> None:
-        """Values of a slice, and what an optimizer has of it if that is given, as of the next step.
+        """Initialise a slice's values, and its optimizer state if given.
 
         Not before: whoever tells them is ahead of others, who may still want the values of the last step.
         """
@@ -233,13 +233,13 @@ class _Served:
             self._given[number] = dict(given)
 
     def settle(self, groups: list[dict[str, Any]]) -> None:
-        """Settings of the steps that follow."""
+        """Optimizer settings of the following steps."""
         self._settings = groups
 
     def push(
         self, worker: int, number: int, gradient: torch.Tensor, priority: int, *, answered: bool
     ) -> None:
-        """A gradient of a worker; the last one makes the step."""
+        """Accept a worker's gradient; the last one steps the optimizer."""
         with self._lock:
             parts = self._parts[number]
             parts[worker] = gradient
@@ -254,7 +254,7 @@ class _Served:
             self._answer(other, number, wanted)
 
     def pull(self, worker: int, number: int, priority: int) -> None:
-        """A worker wants values, of the step that its last push is part of."""
+        """Answer a worker with the values of the step that includes its last push."""
         with self._lock:
             if worker in self._parts[number]:
                 self._pulls[number].append((priority, worker))
@@ -262,7 +262,7 @@ class _Served:
         self._answer(worker, number, priority)
 
     def state(self, number: int) -> bytes:
-        """What the optimizer has of a slice."""
+        """Optimizer state of a slice."""
         with self._lock:
             return packed(self._optimizer.state.get(self._slices[number], {}))
 
@@ -286,7 +286,7 @@ class _Served:
         own.grad = None
 
     def _answer(self, worker: int, number: int, priority: int) -> None:
-        """Values are not changed before this worker has pushed again, so they are sent from where they are."""
+        """Send values without a copy: they do not change before this worker pushes again."""
         values = self._slices[number].detach()
         send = _sending(FrameKind.VALUES, number, lambda: raw(values))
         self._queues[worker].put((priority, next(self._turn), send))
@@ -424,7 +424,7 @@ def serve_parameters(
 
 
 def _gathered(listening: socket.socket, links: list[ServerLink], timeout_s: float) -> list[ServerHello]:
-    """All workers of a training have said who they are."""
+    """Wait until all workers of a training have introduced themselves."""
     hellos: list[ServerHello] = []
     end: float | None = None
     while not hellos or len(hellos) < hellos[0].workers:

@@ -36,7 +36,7 @@ _TAG = 0x7C10
 
 
 class PipelineHandoff:
-    """Boundary of two stages, constructed alike by both, but for the group and the peer.
+    """Boundary of two stages; both construct it with the same arguments but group and peer.
 
     Activations go one way, and terms of their gradients the other way, by the same object::
 
@@ -108,7 +108,7 @@ class PipelineHandoff:
         self._agree(list(shape))
 
     def _agree(self, shape: list[int]) -> None:
-        """Both stages hand on alike, or none does."""
+        """Check that both stages use the same transfer."""
         said = [self._ranks, int(self.sliced), self._chunks, self.dtype.itemsize, len(shape), prod(shape)]
         ours = torch.tensor(said, device=self.device)
         theirs = torch.empty_like(ours)
@@ -149,7 +149,7 @@ class PipelineHandoff:
                 each.wait()
 
     def _summed(self, number: int, piece: torch.Tensor) -> tuple[torch.Tensor, Any]:
-        """Start the sum of a chunk: what it will be in, and its work."""
+        """Start the reduction of a chunk; return its buffer and work."""
         self.tasks.append(f"start {self._sum} {number}")
         if not self.sliced:
             whole = piece.clone()
@@ -186,7 +186,7 @@ class PipelineHandoff:
 
 @contextmanager
 def _both_answer() -> Iterator[None]:
-    """Tells of a rank that does not."""
+    """Context that names an unresponsive rank."""
     try:
         yield
     except RuntimeError as error:

@@ -41,7 +41,7 @@ _PROGRAMS = {torch.optim.SGD: momentum, torch.optim.Adam: adam, torch.optim.Adam
 
 @dataclass(eq=False)
 class _Chunk:
-    """Parameters in a row, of one group and type."""
+    """Contiguous parameters of one group and type."""
 
     number: int  # Which chunk it is
     group: int  # Number of their group
@@ -51,7 +51,7 @@ class _Chunk:
     own: torch.nn.Parameter  # What this rank updates
 
     def views(self, flat: torch.Tensor) -> list[torch.Tensor]:
-        """The place of each parameter in a row like it."""
+        """Views of each parameter in a flat tensor."""
         sizes = [each.numel() for each in self.parameters]
         parts = torch.split(flat[: sum(sizes)], sizes)
         return [part.view(each.shape) for part, each in zip(parts, self.parameters, strict=True)]
@@ -122,7 +122,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return chunk
 
     def _slice(self, flat: torch.Tensor) -> torch.Tensor:
-        """This rank's part."""
+        """This rank's shard."""
         each = len(flat) // self._ranks
         return flat[self._rank * each : (self._rank + 1) * each]
 
@@ -163,7 +163,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 self.tasks.append(f"wait step {number}")
 
     def _take(self) -> None:
-        """Put gradients in their places, divided by the number of ranks."""
+        """Copy gradients into their places, divided by the number of ranks."""
         for chunk in self._chunks:
             places = zip(chunk.parameters, chunk.views(chunk.flat), chunk.views(chunk.gradient), strict=True)
             for parameter, weights, view in places:
@@ -182,7 +182,7 @@ class FusedOptimizer(torch.optim.Optimizer):
                 torch.div(parameter.grad, self._ranks, out=view)
 
     def _scatter(self, chunk: _Chunk) -> tuple[torch.Tensor, Any]:
-        """Start the sum of a chunk's gradients: what it will be in, and its work."""
+        """Start the reduce-scatter of a chunk's gradients; return its buffer and work."""
         self.tasks.append(f"start {self._sum} {chunk.number}")
         whole = chunk.gradient
         if not self._sliced:
@@ -195,7 +195,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         self.tasks.append(f"wait {self._sum} {chunk.number}")
 
     def _clip(self, sums: list[tuple[torch.Tensor, Any]], most: float) -> None:
-        """Scale averaged gradients down to a norm: that of slices needs a sum of one number over ranks."""
+        """Clip the norm of averaged gradients; that of shards needs an all-reduce of one number."""
         for chunk, (_, work) in zip(self._chunks, sums, strict=True):
             self._wait(chunk, work)
         device = sums[0][0].device
@@ -209,7 +209,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             each.mul_(factor.to(each.device))
 
     def _update(self, chunk: _Chunk, summed: torch.Tensor) -> None:
-        """Update what a rank has of a chunk, and nothing else: what has no gradient is left as it is."""
+        """Update this rank's shard of a chunk; parameters without gradients are unchanged."""
         for place, inner in zip(self._numbers, self._inner.param_groups, strict=True):
             inner.update(_settings(self.param_groups[place]))
         if self._sliced:  # whatever changed weights in between
@@ -239,7 +239,7 @@ class FusedOptimizer(torch.optim.Optimizer):
         return {"state": dict(sorted(state.items())), "param_groups": groups}
 
     def _whole(self, chunk: _Chunk, key: str, value: Any) -> list[Any]:
-        """A value of the state for each parameter: what has an element for each is gathered."""
+        """Unsharded state value per parameter."""
         if key == _STEP or value is None:
             return [value.clone() if isinstance(value, torch.Tensor) else value for _ in chunk.parameters]
         flat = value
@@ -268,7 +268,7 @@ class FusedOptimizer(torch.optim.Optimizer):
             self._inner.state[chunk.own] = held
 
     def _taken(self, chunk: _Chunk, values: list[dict[str, Any]]) -> dict[str, Any]:
-        """This rank's part of the states of a chunk's parameters."""
+        """This rank's shard of the states of a chunk's parameters."""
         if any(
             each.keys() != values[0].keys() or float(each.get(_STEP, 0)) != float(values[0].get(_STEP, 0))
             for each in values
@@ -296,7 +296,7 @@ class FusedOptimizer(torch.optim.Optimizer):
 
 @contextmanager
 def _all_answer() -> Iterator[None]:
-    """Tells of a rank that does not."""
+    """Context that names an unresponsive rank."""
     try:
         yield
     except RuntimeError as error:
@@ -313,7 +313,7 @@ def _settings(group: dict[str, Any]) -> dict[str, Any]:
 
 
 def _cut(parameters: Sequence[torch.nn.Parameter], chunk_bytes: int) -> list[list[torch.nn.Parameter]]:
-    """Runs of parameters of one type, of so many bytes or of one parameter."""
+    """Chunks of parameters of one type, by bytes, at least one parameter each."""
     runs: list[list[torch.nn.Parameter]] = []
     kinds: dict[tuple[torch.dtype, torch.device], list[torch.nn.Parameter]] = {}
     for parameter in parameters:

@@ -128,7 +128,7 @@ class SumRegion:
 
 
 def _value(node: Node) -> Node:
-    """The node that has the result: of a dropout it is the first of two."""
+    """Node of the result; of dropout the first output."""
     if node.target is not _DROPOUT:
         return node
     return next((user for user in node.users if arguments(user)[1] == 0), node)
@@ -167,7 +167,7 @@ def _region(start: Node) -> SumRegion | None:
 
 
 def _take_product(region: SumRegion, given: Node) -> None:
-    """The product that is summed, if nobody else uses it."""
+    """Add the reduced product, if nothing else uses it."""
     node, user = given, region.start
     while is_layout(node) and set(node.users) == {user}:
         user, node = node, arguments(node)[0]
@@ -186,7 +186,7 @@ def _take_product(region: SumRegion, given: Node) -> None:
 
 
 def _take_elementwise(region: SumRegion) -> None:
-    """What follows the sum element by element, as long as nothing else that it takes waits for the sum."""
+    """Add element-wise successors, as long as their other operands do not depend on the all-reduce."""
     behind: set[Node] = {region.wait}
     for node in region.start.graph.nodes:
         before = node.all_input_nodes

@@ -18,7 +18,7 @@ import torch
 import torch.distributed as dist
 from torch.fx import Graph, Node
 
-from coppice.iteration.policies.tensor.ring_products import RingProduct, RingStep, carried_out
+from coppice.iteration.policies.tensor.ring_products import RingProduct, RingStep, execution_order
 from coppice.training.torch.tensor.passes_hops import group_of, hop_start, hop_wait
 from coppice.training.torch.tensor.passes_layout import (
     DimensionPlace,
@@ -42,7 +42,7 @@ _WAIT = _functional.wait_tensor.default
 
 @dataclass(frozen=True)
 class _Fed:
-    """A product that takes gathered parts."""
+    """Product of gathered parts."""
 
     product: GraphProduct  # The product
     operand: int  # Which operand they are in
@@ -50,7 +50,7 @@ class _Fed:
 
     @property
     def letter(self) -> str:
-        """The dimension of parts."""
+        """Dimension of the parts."""
         return self.product.letter(self.operand, self.place)
 
 
@@ -236,7 +236,7 @@ def regions_of(graph: Graph) -> Iterator[GatherRegion | ScatterRegion]:
 
 
 def _waited(start: Node) -> Node | None:
-    """What alone waits for a collective."""
+    """Sole wait for a collective."""
     users = list(start.users)
     return users[0] if len(users) == 1 and users[0].target is _WAIT else None
 
@@ -275,7 +275,7 @@ def _gather_region(start: Node) -> GatherRegion | None:
 
 
 def _fed(region: GatherRegion, product: GraphProduct) -> _Fed | None:
-    """How parts get into a product; None: by both operands, or by the bias, or not at all."""
+    """How parts enter a product; None: by both operands, by the bias, or not at all."""
     inside = [number for number, operand in enumerate(product.operands) if operand in region.places]
     known = all(shape_of(each) is not None for each in (product.node, *product.operands))
     if len(inside) != 1 or product.bias in region.places or not known:
@@ -284,7 +284,7 @@ def _fed(region: GatherRegion, product: GraphProduct) -> _Fed | None:
 
 
 def _regrouping_users(node: Node) -> Iterator[Node]:
-    """Users, and those that join again what splits and slices have cut."""
+    """Users that concatenate again what splits and slices have cut."""
     for user in node.users:
         yield user
         for part in (user, *user.users):
@@ -292,7 +292,7 @@ def _regrouping_users(node: Node) -> Iterator[Node]:
 
 
 def _needs(node: Node, wanted: set[Node], number: dict[Node, int]) -> bool:
-    """Whether a node needs one of some others."""
+    """Whether a node depends on one of some others."""
     if not wanted:
         return False
     first = min(number[each] for each in wanted)
@@ -319,7 +319,7 @@ def _scatter_region(start: Node) -> ScatterRegion | None:
 
 
 def _descend(region: ScatterRegion, node: Node, place: DimensionPlace, user: Node) -> None:
-    """Go on to what a node is made of, as far as parts of it can be made from parts."""
+    """Follow a node's inputs as long as parts of it can be computed from parts."""
     region.places[node] = place
     found = regrouped(node, region.ranks)
     if found is not None and place == DimensionPlace(found[2]) and set(found[0].users) <= _cutters(node):
@@ -344,7 +344,7 @@ def _descend(region: ScatterRegion, node: Node, place: DimensionPlace, user: Nod
 
 
 def _cutters(join: Node) -> set[Node]:
-    """The splits and slices whose results a node joins."""
+    """Splits and slices that a node concatenates."""
     if join.target is not _aten.cat.default:
         return set()
     parts = set(arguments(join)[0])
@@ -370,14 +370,14 @@ def decompose(
         that have to run one after the other for that.
     """
     made = _Ring(region, ring, number)
-    for doing, step in carried_out(made.steps):
+    for doing, step in execution_order(made.steps):
         made.carry(doing, step)
     made.finish()
     return tuple(made.done), made.chain
 
 
 class _Ring:
-    """The operations under construction."""
+    """Region under construction."""
 
     def __init__(self, region: GatherRegion | ScatterRegion, ring: RingProduct, number: int) -> None:
         self.region = region
@@ -398,11 +398,11 @@ class _Ring:
             self.shards[0] = region.shard
 
     def shard_of(self, step: RingStep) -> int:
-        """The rank whose shard a task is about."""
+        """Owner of a task's shard."""
         return (self.rank + step.offset) % self.ranks
 
     def carry(self, doing: str, number: int) -> None:
-        """Add what a task does."""
+        """Emit a task."""
         step = self.steps[number]
         way = {1: " down", -1: ""}.get(step.way, "")
         name = f"{step.kind} {step.step}{way}"
@@ -425,7 +425,7 @@ class _Ring:
         self.chain += nodes
 
     def start(self, step: RingStep) -> Node:
-        """A hop begins: a shard of a gather, or a sum of a scatter, goes to a neighbour."""
+        """Start a hop: send a shard or a partial sum to a neighbour."""
         to, origin = (self.rank + step.way) % self.ranks, (self.rank - step.way) % self.ranks
         if isinstance(self.region, GatherRegion):
             source = self.shards[step.offset]
@@ -435,13 +435,13 @@ class _Ring:
         return self.emit.call(hop_start, source, to, origin, group, step.way)
 
     def passed_on(self, offset: int, way: int) -> Node:
-        """What goes on to a neighbour: what came that way with the own part added."""
+        """Operand of a hop: the received partial sum plus the own part."""
         came = self.sums.pop((offset, way), None)
         part = self.parts.pop(offset)
         return part if came is None else self.emit.call(_aten.add.Tensor, came, part)
 
     def wait(self, number: int, step: RingStep) -> Node:
-        """A hop ends: what the neighbour started has come."""
+        """Finish a hop: wait for the neighbour's message."""
         received, sent = self.hops.pop(number)
         came = self.emit.call(hop_wait, received, sent)
         # The neighbour on the other side sent what is as far from it as what was sent here is from this rank.
@@ -453,7 +453,7 @@ class _Ring:
         return came
 
     def product(self, step: RingStep) -> None:
-        """The products of a part."""
+        """Emit the products of a part."""
         rank = self.shard_of(step)
         self.order.append(rank)
         if isinstance(self.region, GatherRegion):
@@ -462,7 +462,7 @@ class _Ring:
             self.parts[step.offset] = self.region.part(self.emit, rank)
 
     def copy(self, step: RingStep) -> Node:
-        """A buffer is copied before it goes."""
+        """Copy a buffer before it is sent."""
         if isinstance(self.region, GatherRegion):
             node = self.emit.call(_aten.clone.default, self.shards[step.offset])
             self.shards[step.offset] = node
@@ -473,7 +473,7 @@ class _Ring:
         return node
 
     def finish(self) -> None:
-        """Put the result in the place of the region."""
+        """Replace the region by its result."""
         if isinstance(self.region, GatherRegion):
             shards = [self.shards[(rank - self.rank) % self.ranks] for rank in range(self.ranks)]
             products = [self.products[rank] for rank in range(self.ranks)]

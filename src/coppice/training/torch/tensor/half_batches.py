@@ -137,7 +137,7 @@ class HalvedBlocks(nn.Sequential):
 
 @dataclass(eq=False)
 class _Glue:
-    """The graph between the sum of a part and the product of the next."""
+    """Graph between the all-reduce of a part and the next product."""
 
     x: torch.Tensor  # What entered the part
     summed: torch.Tensor | None  # Its sum; None in front of the first part
@@ -171,16 +171,16 @@ class _HalfRun:
         self._entered: dict[int, torch.Tensor | None] = {}
         """By halves, the gradient of what entered the part behind the one whose turn it is; then of its own."""
         self._prepared: dict[int, torch.Tensor | None] = {}
-        """The sum of gradients of what was prepared for it."""
+        """The all-reduce of the gradient of its prepared input."""
         self._begun = False
 
     def trained(self, number: int) -> list[nn.Parameter]:
-        """The parameters of a node: of a part from its product to the next one's; -1: what prepares the first."""
+        """Parameters of a node: of a part between two products; -1: of the preparation of the first."""
         own = [] if number < 0 else [self.parts[number].partial, self.parts[number].finish]
         return _trained(*own, *[part.prepare for part in self.parts[number + 1 : number + 2]])
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Both halves through all parts."""
+        """Run both halves forward through all parts."""
         recompute = self.blocks.recompute
         entered = {1: x[: self.split], 2: x[self.split :]}
         sums: dict[int, torch.Tensor] = {}
@@ -209,7 +209,7 @@ class _HalfRun:
     def backward(
         self, number: int, saved: Sequence[torch.Tensor], gradient: torch.Tensor
     ) -> tuple[torch.Tensor | None, _Gradients]:
-        """Through a node: the gradient of the whole input if it is the first one, and those of its parameters."""
+        """Run a node backward: gradients of its parameters, and of the input for the first one."""
         if number == len(self.parts) - 1:
             if self._begun:
                 raise InputError(
@@ -247,7 +247,7 @@ class _HalfRun:
     def _compute(
         self, number: int, kept: Sequence[torch.Tensor], *, graph: bool
     ) -> tuple[_Glue, torch.Tensor, torch.Tensor]:
-        """From the sum of the part before to a part's product: what lies between, where that begins, and its term."""
+        """Compute from the previous all-reduce to a part's product; return it with the graph between."""
         glue = self._glue(number, kept, graph=graph)
         prepared = glue.entered if glue.prepared is None else glue.prepared
         with torch.set_grad_enabled(graph):
@@ -255,7 +255,7 @@ class _HalfRun:
             return glue, leaf, self.parts[number].partial(leaf)
 
     def _glue(self, number: int, kept: Sequence[torch.Tensor], *, graph: bool) -> _Glue:
-        """From the sum of the part before to what enters a part's product; behind the last, to the output."""
+        """Compute from the previous all-reduce to a part's product input, after the last part to the output."""
         with torch.set_grad_enabled(graph):
             if number == 0:
                 x = kept[0].detach().requires_grad_(graph and self.input_needed)
@@ -273,7 +273,7 @@ class _HalfRun:
     def _through_part(
         self, number: int, half: int, trained: Sequence[nn.Parameter], found: list[_Gradients]
     ) -> torch.Tensor | None:
-        """Through the end of a part and its product: this rank's term of the gradient of what was prepared."""
+        """Backward through the end of a part and its product: this rank's partial input gradient."""
         gradient = self._through_glue(number + 1, half, trained, found)
         leaf, partial = self._products.pop((number, half))
         if gradient is None:
@@ -291,7 +291,7 @@ class _HalfRun:
     def _through_glue(
         self, number: int, half: int, trained: Sequence[nn.Parameter], found: list[_Gradients]
     ) -> torch.Tensor | None:
-        """Through what lies between the sum of a part and the product of the next: the gradient of the sum."""
+        """Backward through the graph between: gradient of the all-reduced tensor."""
         glue = self._glues.pop((number, half))
         outputs = [glue.entered] if glue.prepared is None else [glue.entered, glue.prepared]
         given = [self._entered[half], self._prepared[half]]
@@ -303,7 +303,7 @@ class _HalfRun:
         return of.get(id(glue.summed))
 
     def _launch(self, segment: HalfSegment, term: torch.Tensor | None) -> None:
-        """Wait for the sum before, and start that of a segment, unless nothing needs it."""
+        """Wait for the previous all-reduce, and start a segment's, unless it is unused."""
         self._wait()
         self.blocks.launched.append(segment.waited)
         if term is not None:
@@ -318,13 +318,13 @@ class _HalfRun:
             outstanding.wait()
 
     def _over(self) -> None:
-        """The end of a pass."""
+        """End a pass."""
         self._wait()
         self.blocks.launched.append(PASS_IS_OVER)
 
     @contextmanager
     def _computing(self, name: str) -> Iterator[None]:
-        """Record a computation."""
+        """Context that records a computation."""
         self.blocks.launched.append(name)
         begin = time.perf_counter()
         yield
@@ -333,7 +333,7 @@ class _HalfRun:
 
 
 class _PartNode(torch.autograd.Function):
-    """A part of both halves, from its product to that of the next part."""
+    """A part of both halves, from its product to the next part's."""
 
     @staticmethod
     def forward(
@@ -359,13 +359,13 @@ class _PartNode(torch.autograd.Function):
 
 
 def _trained(*modules: nn.Module) -> list[nn.Parameter]:
-    """Parameters of modules that want gradients, each once."""
+    """Distinct parameters of modules that require gradients."""
     every = (p for module in modules for p in module.parameters() if p.requires_grad)
     return list({id(p): p for p in every}.values())
 
 
 def _own(tensor: torch.Tensor, others: Sequence[torch.Tensor]) -> torch.Tensor:
-    """The tensor contiguous, in memory that none of the others has."""
+    """Contiguous tensor without aliases."""
     places = {other.untyped_storage().data_ptr() for other in others}
     if tensor.untyped_storage().data_ptr() in places:
         return tensor.clone(memory_format=torch.contiguous_format)
@@ -388,7 +388,7 @@ def _gradients(
 
 
 def _totals(found: Sequence[_Gradients], count: int) -> _Gradients:
-    """Sums of what was found for each parameter."""
+    """Total gradient of each parameter."""
     totals: _Gradients = [None] * count
     for gradients in found:
         for place, gradient in enumerate(gradients):

@@ -104,14 +104,14 @@ class DegreeGroups:
 
 
 def _own(blocks: Sequence[range], rank: int) -> Any:
-    """Make a group of each; that of this rank."""
+    """Create all groups; return this rank's."""
     made = [dist.new_group(list(each)) for each in blocks]
     return next(group for each, group in zip(blocks, made, strict=True) if rank in each)
 
 
 @dataclass(frozen=True, eq=False)
 class _Change:
-    """From parts of one degree to parts of another."""
+    """Change of degree between parts."""
 
     blocks: RegroupedBlocks  # Where it is noted
     number: int  # Which change it is
@@ -120,7 +120,7 @@ class _Change:
     target: int  # Degree of the parts behind
 
     def moved(self, x: torch.Tensor, source: int, target: int) -> torch.Tensor:
-        """Sequences in the layout of a degree in that of another."""
+        """Exchange sequences from one degree's layout to another's."""
         ranks, rank = dist.get_world_size(self.group), dist.get_rank(self.group)
         if target < source:
             if len(x) % ranks:
@@ -138,7 +138,7 @@ class _Change:
 
 
 class _Regrouped(torch.autograd.Function):
-    """Sequences in another layout; gradients become those of the mean over the sequences of that."""
+    """Sequences in another layout; gradients are averaged over its sequences."""
 
     @staticmethod
     def forward(ctx: Any, x: torch.Tensor, change: _Change) -> torch.Tensor:
@@ -266,7 +266,7 @@ class RegroupedBlocks(nn.Sequential):
 
 
 def _alike(parts: Sequence[SummedPart]) -> list[list[torch.Tensor]]:
-    """Gradients of parts that can go together."""
+    """Gradients of parts that can be reduced together."""
     found: dict[Any, dict[int, torch.Tensor]] = defaultdict(dict)
     for part in parts:
         for parameter in part.parameters():

@@ -63,7 +63,7 @@ def unanswered(error: RuntimeError) -> CheckError:
 
 
 class _Spread(torch.autograd.Function):
-    """The identity; ranks' gradients are summed (Megatron's f)."""
+    """Identity with all-reduced gradients (Megatron's f)."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, part: SummedPart) -> torch.Tensor:
@@ -76,7 +76,7 @@ class _Spread(torch.autograd.Function):
 
 
 class _Gathered(torch.autograd.Function):
-    """The sum over ranks; gradients are those of the sum (Megatron's g)."""
+    """All-reduce with identity gradients (Megatron's g)."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, part: SummedPart) -> torch.Tensor:
@@ -166,7 +166,7 @@ def parts_of(blocks: nn.Module) -> list[list[SummedPart]]:
 
 
 def _row(module: nn.Module) -> list[nn.Module]:
-    """What a module has in a row, where it may have one several times."""
+    """Modules in sequence, repetitions included."""
     return list(module) if isinstance(module, nn.Sequential) else list(module.children())
 
 
@@ -241,14 +241,14 @@ class MegatronBlock(nn.Sequential):
 
 
 def _ranks_of(group: Any) -> tuple[int, int]:
-    """How many ranks a group has, and which of them this is."""
+    """Size of a group, and this rank's index in it."""
     if not (dist.is_available() and dist.is_initialized()):
         return 1, 0
     return dist.get_world_size(group), dist.get_rank(group)
 
 
 def _linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear:
-    """A layer with these weights."""
+    """Linear layer with given weights."""
     made = nn.Linear(weight.shape[1], weight.shape[0], bias=bias is not None, device="meta")
     made.weight = nn.Parameter(weight.detach().clone())
     if bias is not None:
@@ -257,7 +257,7 @@ def _linear(weight: torch.Tensor, bias: torch.Tensor | None = None) -> nn.Linear
 
 
 class _BiasDropoutAdd(nn.Module):
-    """What follows the sums of Megatron's blocks."""
+    """Epilogue of Megatron's all-reduces."""
 
     def __init__(self, bias: torch.Tensor, dropout: float) -> None:
         super().__init__()
@@ -270,7 +270,7 @@ class _BiasDropoutAdd(nn.Module):
 
 
 class _HeadAttention(nn.Module):
-    """Attention of a rank's heads; ranks drop different weights, by a seed that all draw and their number."""
+    """Attention of a rank's heads; ranks use different dropout seeds."""
 
     def __init__(self, heads: int, dropout: float, *, causal: bool, rank: int) -> None:
         super().__init__()

@@ -28,7 +28,7 @@ from coppice.iteration.policies.tensor.ring_products import RingProduct
 from coppice.iteration.step.block import GroupExchange
 from coppice.iteration.tasks import TaskGraph
 from coppice.topology.model import Topology
-from coppice.training.torch.tensor.coconet_carried import carry_program
+from coppice.training.torch.tensor.coconet_emitted import emit_program
 from coppice.training.torch.tensor.coconet_regions import SumRegion, sum_regions_of
 from coppice.training.torch.tensor.decomposition_regions import (
     TASK,
@@ -129,7 +129,7 @@ class TensorOverlap:
         return chains
 
     def _decomposed(self, region: GatherRegion | ScatterRegion) -> tuple[OverlapRegion, list[Node]]:
-        """A gather or a scatter as a ring, if that pays."""
+        """Decompose an all-gather or reduce-scatter into a ring, if that pays."""
         costs = self._costs_of(region)
         product = costs.product(region.flops)
         collective = costs.seconds(region.collective, region.size_bytes)
@@ -154,7 +154,7 @@ class TensorOverlap:
         return noted, chain
 
     def _rewritten(self, region: SumRegion) -> tuple[OverlapRegion, list[Node]]:
-        """A sum and what is around it, by the transforms that the tuner finds quickest."""
+        """Rewrite an all-reduce and its neighbours by the fastest transforms of the tuner."""
         costs = self._costs_of(region)
         program = region.program()
         fitting = (
@@ -169,7 +169,7 @@ class TensorOverlap:
         tasks: tuple[str, ...] = ()
         chain: list[Node] = []
         if tuned.rewrites:
-            tasks, chain = carry_program(region, tuned.program, machine.chunks, len(self.regions))
+            tasks, chain = emit_program(region, tuned.program, machine.chunks, len(self.regions))
         noted = OverlapRegion(
             collective=region.kind.value,
             ranks=region.ranks,
@@ -201,7 +201,7 @@ class TensorOverlap:
 
 
 class _Recorder(Interpreter):
-    """Runs a graph node by node, and notes the tasks of rings."""
+    """Interpreter that records the tasks of rings."""
 
     def __init__(self, module: GraphModule, carried: list[tuple[int, str]]) -> None:
         super().__init__(module)
@@ -215,7 +215,7 @@ class _Recorder(Interpreter):
 
 
 def _inductor_pass(overlap: TensorOverlap) -> Any:
-    """A pass as Inductor takes it, whose modules take a while to load."""
+    """Pass in Inductor's form; imported late, since it is slow."""
     from torch._inductor.custom_graph_pass import CustomGraphPass, get_hash_for_files
     from torch._inductor.fx_passes.control_dependencies import preserve_node_ordering
     from torch.utils._ordered_set import OrderedSet
@@ -243,7 +243,7 @@ def _inductor_pass(overlap: TensorOverlap) -> Any:
 
 
 def _settle(graph: Graph) -> None:
-    """Put each node behind its operands, and otherwise leave the order as it is."""
+    """Stable topological sort of the nodes."""
     done: set[Node] = set()
     waiting: dict[Node, list[Node]] = {}
     nodes = list(graph.nodes)

@@ -34,7 +34,7 @@ _TAG = 0x7C0C
 
 @dataclass(frozen=True, eq=False)
 class _UnderWay:
-    """A hop that was started: its works, and what they send, which has to stay."""
+    """Outstanding hop: its works, and the tensors that they send."""
 
     works: tuple[Any, ...]
     sent: torch.Tensor
@@ -239,7 +239,7 @@ def measured_costs(
 
 
 def _line(small: float, large: float, small_bytes: int, large_bytes: int) -> tuple[float, float]:
-    """Rate and seconds per message through the times of two sizes."""
+    """Fit rate and latency to the times of two sizes."""
     rate = (large_bytes - small_bytes) / max(large - small, 1e-9)
     return rate, max(small - small_bytes / rate, 0.0)
 

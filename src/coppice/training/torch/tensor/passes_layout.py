@@ -84,7 +84,7 @@ def is_layout(node: Node) -> bool:
 
 
 def _order(node: Node, dims: int) -> list[int]:
-    """Dimension of the operand that each dimension of the result is."""
+    """Operand dimension of each dimension of the result."""
     order = list(range(dims))
     if node.target is _aten.permute.default:
         return [each % dims for each in arguments(node)[1]]
@@ -96,7 +96,7 @@ def _order(node: Node, dims: int) -> list[int]:
 def _viewed(
     old: Sequence[int], new: Sequence[int], place: DimensionPlace, ranks: int
 ) -> DimensionPlace | None:
-    """Where parts lie after a view; None: parts are no longer in one dimension."""
+    """Position of parts after a view; None: no longer one dimension."""
     before = prod(old[: place.dim]) * place.outer
     for dim, size in enumerate(new):
         behind = prod(new[:dim])
@@ -149,7 +149,7 @@ def regrouped(node: Node, ranks: int) -> tuple[Node, int, int] | None:
 
 
 def _whole_of(part: Node) -> tuple[Node, int, int, int] | None:
-    """Of a slice: the tensor, the dimension, from where, to where."""
+    """Source of a slice: tensor, dimension, start, end."""
     if part.target is _aten.slice.Tensor:
         whole, dim, begin, end = (
             (*arguments(part), 0, 0, None)[:4] if len(arguments(part)) < 4 else arguments(part)[:4]

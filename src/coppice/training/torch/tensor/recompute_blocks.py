@@ -160,7 +160,7 @@ class RecomputeRecorder:
         )
 
     def _alike(self) -> list[int]:
-        """Bytes of each operation, the same in all blocks."""
+        """Bytes of each operation, equal in all blocks."""
         found = [
             [self._sizes[block, op] for op in range(len(names))] for block, names in enumerate(self._names)
         ]
@@ -173,7 +173,7 @@ class RecomputeRecorder:
         return found[0]
 
     def _medians(self) -> tuple[list[float], dict[str, tuple[float, ...]]]:
-        """Seconds of operations and windows; 0 of what has not run."""
+        """Median times of operations and windows; 0 for those that have not run."""
 
         def median(*whats: tuple[object, ...]) -> float:
             seconds = [each for what in whats for each in self._seconds.get(what, ())]
@@ -277,15 +277,15 @@ class RecomputedBlocks(nn.Sequential):
         return flying[0]() if len(flying) >= self.in_flight else None
 
     def _in_flight(self) -> list[weakref.ref[_RecomputeRun]]:
-        """Passes whose backward passes have not begun, the oldest first."""
+        """Passes before their backward pass, the oldest first."""
         return [each for each in self._flying if (run := each()) is not None and not run.begun]
 
     def _scheduled(self, block: RecordedBlock) -> RecomputeSchedule:
-        """What the policy makes of it."""
+        """Choice of the policy."""
         return RecomputeSchedule.of(self.policy, block, blocks=len(self.parts), in_flight=self.in_flight)
 
     def _check(self, x: torch.Tensor) -> None:
-        """That the micro-batch takes no more memory than was planned."""
+        """Check that the micro-batch fits the planned memory."""
         if self.policy.settings.limit_bytes and len(self._in_flight()) >= self.in_flight:
             raise InputError(
                 f"expected at most {self.in_flight} micro-batches between forward and backward passes, found another: "
@@ -328,7 +328,7 @@ class _RecomputeRun:
                     self._early.setdefault(at, []).append((number, op))
 
     def forward(self, x: torch.Tensor) -> torch.Tensor:
-        """Through all blocks."""
+        """Run all blocks forward."""
         held: dict[int, int] = {}
         for number in range(self._last + 1):
             saved = SavedActivations(self._fixed)
@@ -340,7 +340,7 @@ class _RecomputeRun:
         return x
 
     def sum(self, when: str, number: int, window: int, term: torch.Tensor) -> torch.Tensor:
-        """The sum of a term; what is for its window is computed again meanwhile."""
+        """All-reduce, with recomputation in its window."""
         part = self.blocks.parts[number][window if when == "F" else self._windows - 1 - window]
         name = f"sum {window} of {when}{number}"
         with self._timed(when, window):
@@ -357,12 +357,12 @@ class _RecomputeRun:
         return summed
 
     def compute(self, window: int) -> None:
-        """Compute again what is for a window."""
+        """Run a window's recomputation."""
         for number, op in self._early.get(window, ()):
             self._again(number, op, " early")
 
     def begin(self, number: int) -> None:
-        """The backward pass of a block begins: the one above is done, and what is on demand is computed again."""
+        """Start a block's backward pass: recompute on demand what it needs."""
         if not self.begun:
             self.begun = True
             engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001 (as FSDP does)
@@ -373,7 +373,7 @@ class _RecomputeRun:
         self._say(f"B{number} part 0")
 
     def _through(self, number: int, saved: SavedActivations, x: torch.Tensor) -> torch.Tensor:
-        """A block."""
+        """Run a block forward."""
         before: Any = _BeforeProduct.apply
         behind: Any = _BehindProduct.apply
         end: Any = _BlockEnd.apply
@@ -406,7 +406,7 @@ class _RecomputeRun:
         return ended
 
     def _again(self, number: int, op: int, when: str) -> None:
-        """Compute an operation again, unless that has been done or nothing takes it."""
+        """Recompute an operation, unless done or unused."""
         call = self._calls[number][op]
         if call is None or call.computed or not call.wanted:
             return
@@ -415,14 +415,14 @@ class _RecomputeRun:
             call.again()
 
     def _release(self, *, above: int = -1) -> None:
-        """Forget what blocks above one were given and computed again."""
+        """Release inputs and recomputed tensors of the blocks above."""
         for calls in self._calls[above + 1 :]:
             for call in calls:
                 if call is not None:
                     call.release()
 
     def _before(self, number: int) -> int:
-        """Windows before the backward pass of a block."""
+        """Windows before a block's backward pass."""
         return self._windows * (self._last + 1 - number)
 
     def _timed(self, *what: object) -> AbstractContextManager[None]:
@@ -433,7 +433,7 @@ class _RecomputeRun:
 
 
 class _BeforeProduct(torch.autograd.Function):
-    """The identity; ranks' gradients are summed (Megatron's f)."""
+    """Identity with all-reduced gradients (Megatron's f)."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, run: _RecomputeRun, number: int, window: int) -> torch.Tensor:
@@ -446,7 +446,7 @@ class _BeforeProduct(torch.autograd.Function):
 
 
 class _BehindProduct(torch.autograd.Function):
-    """The sum over ranks; gradients are those of the sum (Megatron's g)."""
+    """All-reduce with identity gradients (Megatron's g)."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, run: _RecomputeRun, number: int, window: int) -> torch.Tensor:
@@ -460,7 +460,7 @@ class _BehindProduct(torch.autograd.Function):
 
 
 class _BlockEnd(torch.autograd.Function):
-    """The identity behind a block."""
+    """Identity at the end of a block."""
 
     @staticmethod
     def forward(ctx: Any, tensor: torch.Tensor, run: _RecomputeRun, number: int) -> torch.Tensor:
@@ -474,13 +474,13 @@ class _BlockEnd(torch.autograd.Function):
 
 
 def _pieces(part: SummedPart) -> list[nn.Module]:
-    """The operations of a part's product, of which there is one at least."""
+    """Operations of a part's product, at least one."""
     pieces = list(part.partial.children()) if isinstance(part.partial, nn.Sequential) else []
     return pieces or [part.partial]
 
 
 def _operations(parts: Sequence[SummedPart]) -> list[str]:
-    """Names of the operations of a block."""
+    """Names of a block's operations."""
     names = []
     for number, part in enumerate(parts):
         names += [f"{number}.prepare", *(f"{number}.partial.{piece}" for piece in range(len(_pieces(part))))]

@@ -68,7 +68,7 @@ class DeviceState:
 
 @dataclass(frozen=True, eq=False)
 class _Inside:
-    """A tensor that a dropped operation saved."""
+    """Tensor saved by a dropped operation."""
 
     call: DroppedCall
     number: int
@@ -76,7 +76,7 @@ class _Inside:
 
 @dataclass(frozen=True, eq=False)
 class _OfOutput:
-    """A view of the output of a dropped operation."""
+    """View of a dropped operation's output."""
 
     call: DroppedCall
     size: torch.Size

@@ -166,7 +166,7 @@ class TrackedMemory:
             )
 
     def _serve(self) -> None:
-        """What the thread does."""
+        """Thread of the memory."""
         try:
             while self._step():
                 pass
@@ -178,7 +178,7 @@ class TrackedMemory:
             self._changed.notify_all()
 
     def _step(self) -> bool:
-        """Serve what is there; whether to go on."""
+        """Serve pending updates; return whether to continue."""
         if self._gone is not None and not self._to_send:
             return False
         sources = [self._stored] if self._left_after is not None else [self._stored, self._behind]
@@ -201,7 +201,7 @@ class TrackedMemory:
         return True
 
     def _stores(self, buffer: int, chunk: int, tile: int, block: int) -> None:
-        """This rank's product has stored a block."""
+        """Handle a store of this rank's product."""
         step = self._step_of(chunk)
         region = self._grid.region(chunk, tile, block)
         if step == 0:
@@ -213,7 +213,7 @@ class TrackedMemory:
         self._count(buffer, chunk, tile, 1)
 
     def _comes(self, message: bytes | None) -> None:
-        """An update from the next rank, or its end."""
+        """Handle an update from the next rank, or its end."""
         following = (self._rank + 1) % self._ranks
         kind, *what = _MESSAGE.unpack(message) if message is not None else (_GONE, following)
         if kind == _GONE:
@@ -257,7 +257,7 @@ class TrackedMemory:
         self._pass_on("hop", buffer, chunk, tile, -1)
 
     def _pass_on(self, what: str, buffer: int, chunk: int, tile: int, block: int) -> None:
-        """Tell the rank before what lies in its landing area."""
+        """Notify the previous rank of its receive buffer's content."""
         self._to_send.append(_MESSAGE.pack(_UPDATE, buffer, chunk, tile, block))
         self._complete(what, buffer, chunk, tile, block)
 
@@ -268,11 +268,11 @@ class TrackedMemory:
             self._changed.notify_all()
 
     def _step_of(self, chunk: int) -> int:
-        """The step of the ring in which this rank computes a chunk."""
+        """Ring step in which this rank computes a chunk."""
         return (chunk - self._rank - 1) % self._ranks
 
     def _lost(self, gone: int) -> None:
-        """A rank has ended: tell the rank before, and those who wait."""
+        """Handle the end of a rank: notify the previous rank and waiting callers."""
         self._to_send.append(_MESSAGE.pack(_GONE, gone, 0, 0, 0))
         with self._changed:
             self._gone = gone
@@ -294,7 +294,7 @@ class TrackedMemory:
             self._to_send.appendleft(rest)
 
     def _flush(self) -> bool:
-        """Send what is left, and that this rank leaves."""
+        """Send the remainder, and this rank's end."""
         self._to_send.append(_MESSAGE.pack(_GOODBYE, self._products, 0, 0, 0))
         while self._to_send:
             select.select([], [self._before], [])
@@ -303,7 +303,7 @@ class TrackedMemory:
 
 
 def _exactly(source: socket.socket, size: int) -> bytes | None:
-    """A message, or None where there is nothing more to come."""
+    """Receive a message; None at the end."""
     found = b""
     while len(found) < size:
         try:

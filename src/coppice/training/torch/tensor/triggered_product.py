@@ -152,7 +152,7 @@ class TrackedProduct:
         self.close()
 
     def _produce(self, memory: TrackedMemory, buffer: int, a: torch.Tensor, b: torch.Tensor) -> None:
-        """Compute blocks in the order of the ring, and store them."""
+        """Compute and store blocks in ring order."""
         for step in self.steps:
             if step.kind != "product":
                 continue
@@ -163,7 +163,7 @@ class TrackedProduct:
                     memory.store(buffer, chunk, tile, block, a[rows] @ b[:, columns])
 
     def _check(self, a: torch.Tensor, b: torch.Tensor) -> None:
-        """That operands are those of such a product."""
+        """Check the operands."""
         expected = (self.grid.chunks[-1], self.grid.columns)
         found = (a.shape[0], b.shape[-1]) if a.dim() == b.dim() == 2 else ()
         if (
@@ -178,7 +178,7 @@ class TrackedProduct:
             )
 
     def _connect(self, rows: int, columns: int) -> None:
-        """Share memory with the other ranks, and connect it to that of the rank before and of the next one."""
+        """Share memory with the neighbours in the ring."""
         told: list[Any] = [None]
         root = dist.get_process_group_ranks(self._group)[0] if self._group is not None else 0
         if self._rank == 0:
@@ -220,7 +220,7 @@ class TrackedProduct:
         )
 
     def _require_one_host(self, folder: Path) -> None:
-        """That all ranks see the folder."""
+        """Check that all ranks see the folder."""
         seen: list[Any] = [None] * self._ranks
         dist.all_gather_object(seen, folder.is_dir(), group=self._group)
         if not all(seen):

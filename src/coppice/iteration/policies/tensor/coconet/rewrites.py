@@ -5,7 +5,7 @@
   is gathered behind that; other operands are sliced, which costs nothing. The norm of slices needs no gather: a sum of
   one number over ranks gives it to all.
 * **as slice**: a state that only the program uses, and of which only slices are used, is stored sliced, and its new
-  value stays sliced (as ZeRO shares out states).
+  value stays sliced (as ZeRO shards states).
 * **fuse**: an operation and one that takes its result run in one kernel: elementwise ones, norms, and a reduce-scatter
   before and an all-gather behind them (then computation is inside the collective). Kernels must not wait for each other
   in a circle.

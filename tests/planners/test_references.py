@@ -1,4 +1,4 @@
-"""The twins agree with each other, two independent ways to each number, before they judge the native core.
+"""The references agree with each other, two independent ways to each number, before they judge the native core.
 
 Also the kernels ``violated_cuts`` and ``pack_trees`` by themselves, below the planner that calls them.
 """
@@ -191,7 +191,7 @@ class TestFixedTrees:
 
 @needs_shared
 @pytest.mark.parametrize("name", NAMES)
-def test_twins_reproduce_the_oracle(name: str) -> None:
+def test_references_reproduce_the_oracle(name: str) -> None:
     topology = oracle_topology(name)
     network, supply = network_of(topology), equal_supply(topology)
     expected = ENTRIES[name]["expected"]
@@ -205,7 +205,7 @@ def test_twins_reproduce_the_oracle(name: str) -> None:
 
 @needs_shared
 @pytest.mark.parametrize("name", [name for name in NAMES if ENTRIES[name]["N"] <= 8])
-def test_twins_reproduce_fixed_trees_of_the_oracle(name: str) -> None:
+def test_references_reproduce_fixed_trees_of_the_oracle(name: str) -> None:
     topology = oracle_topology(name)
     for trees, value in ENTRIES[name]["expected"]["fixed_k"].items():
         found = fixed_trees.smallest_inv_tree_rate(
@@ -216,14 +216,14 @@ def test_twins_reproduce_fixed_trees_of_the_oracle(name: str) -> None:
 
 @needs_shared
 @pytest.mark.parametrize("name", ["complete6_hetero", "pcie_box4", "star_switch_one_slow", "tree7_switches"])
-def test_twin_of_all_reduce_reproduces_the_oracle(name: str) -> None:
+def test_reference_of_all_reduce_reproduces_the_oracle(name: str) -> None:
     rate = attainable.all_reduce_rate(network_of(oracle_topology(name)))
     assert rate == pytest.approx(ENTRIES[name]["expected"]["allreduce_lp_algbw"], rel=1e-5)
 
 
 @needs_shared
 @pytest.mark.parametrize("name", ["complete6_hetero", "pcie_box4", "star_switch_one_slow", "tree7_switches"])
-def test_twin_of_all_to_all_reproduces_the_oracle(name: str) -> None:
+def test_reference_of_all_to_all_reproduces_the_oracle(name: str) -> None:
     rate = brute_force.all_to_all_rate(network_of(oracle_topology(name)))
     assert rate == pytest.approx(ENTRIES[name]["expected"]["alltoall_max_concurrent_flow"], rel=1e-5)
 
@@ -260,7 +260,7 @@ class TestCutKernel:
 def kernel_trees(
     topology: Topology, room: dict[Link, int], supply: Supply, *, exhaustive: bool
 ) -> list[Tree]:
-    """Trees packed by the kernel, in the form of the twin."""
+    """Trees packed by the kernel, in the form of the reference."""
     network = network_of(topology)
     found = _core.pack_trees(
         network.num_nodes,
@@ -284,7 +284,7 @@ def kernel_trees(
 
 
 class TestPackingKernel:
-    """``pack_trees`` fills links to the last tree where the twin says that it can, whichever way it grows."""
+    """``pack_trees`` fills links to the last tree where the reference says that it can, whichever way it grows."""
 
     @pytest.mark.parametrize("exhaustive", [False, True], ids=["grown", "every path tried"])
     @pytest.mark.parametrize("block", range(10))

@@ -16,43 +16,43 @@ from typing import Any
 import torch
 
 from coppice.errors import CheckError
-from coppice.training.torch.chunked.orders import BARRIER, CarriedPlan
+from coppice.training.torch.chunked.orders import BARRIER, OrderedPlan
 
 TaskRun = Callable[[int, int], None]
-"""Does a piece and a motif of an operation."""
+"""Does a piece and a phase of an operation."""
 
 
-class Enforcer:
+class TaskExecutor:
     """Execute the tasks of a plan in order, iteration by iteration.
 
     Args:
-        carried: The plan and its order.
+        ordered: The plan and its order.
         channels: Channels that have threads; tasks of others are done by :meth:`advance`.
         device: Where tensors lie.
         timeout_s: Longest wait for a task.
     """
 
     def __init__(
-        self, carried: CarriedPlan, channels: Iterable[str], device: torch.device, timeout_s: float
+        self, ordered: OrderedPlan, channels: Iterable[str], device: torch.device, timeout_s: float
     ) -> None:
-        self.carried = carried
+        self.ordered = ordered
         # Names of the tasks of the last iteration in the order of their start, by channel
         self.launched: dict[str, list[str]] = {}
         self._timeout_s = timeout_s
         self._device = device
         wanted = set(channels)
-        self._orders = {name: carried.order(name) for name in carried.graph.channels if name in wanted}
+        self._orders = {name: ordered.order(name) for name in ordered.graph.channels if name in wanted}
         self._orders = {name: order for name, order in self._orders.items() if order}
         own = {task for order in self._orders.values() for task in order}
         self._computed = tuple(
-            each for each in carried.sequence if each not in own and carried.tasks[each].motif != BARRIER
+            each for each in ordered.sequence if each not in own and ordered.tasks[each].phase != BARRIER
         )
         self._of_operation: dict[int, list[int]] = {}
-        for number, task in enumerate(carried.tasks):
+        for number, task in enumerate(ordered.tasks):
             self._of_operation.setdefault(task.operation, []).append(number)
         self._changed = threading.Condition()
         self._runs: dict[int, TaskRun] = {}
-        self._done: set[int] = set(range(len(carried.tasks)))
+        self._done: set[int] = set(range(len(ordered.tasks)))
         self._events: dict[int, Any] = {}
         self._next = len(self._computed)
         self._error: BaseException | None = None
@@ -70,7 +70,7 @@ class Enforcer:
     @property
     def busy(self) -> bool:
         """Whether a task of the iteration is outstanding."""
-        return len(self._done) < len(self.carried.tasks)
+        return len(self._done) < len(self.ordered.tasks)
 
     def begin(self, runs: Mapping[int, TaskRun] | None = None) -> None:
         """Start an iteration.
@@ -84,7 +84,7 @@ class Enforcer:
             self._events = {}
             self._next = 0
             self.seconds = {}
-            self.launched = {name: [] for name in self.carried.graph.channels}
+            self.launched = {name: [] for name in self.ordered.graph.channels}
             self._generation += 1
             self._changed.notify_all()
 
@@ -104,13 +104,13 @@ class Enforcer:
         while self._next < last:
             number = self._computed[self._next]
             self._next += 1
-            task = self.carried.tasks[number]
+            task = self.ordered.tasks[number]
             self._await(task.after)
             run = self._runs.get(task.operation)
-            self.launched[task.stream].append(self.carried.name(number))
+            self.launched[task.stream].append(self.ordered.name(number))
             begin = time.perf_counter()
             if run is not None:
-                run(task.piece, task.motif)
+                run(task.piece, task.phase)
             spent = time.perf_counter() - begin
             self.seconds[task.operation] = self.seconds.get(task.operation, 0.0) + spent
             self._finish(number)
@@ -121,7 +121,7 @@ class Enforcer:
 
     def wait_all(self) -> None:
         """Wait for everything."""
-        self._await(range(len(self.carried.tasks)))
+        self._await(range(len(self.ordered.tasks)))
 
     def close(self) -> None:
         """Stop the threads; outstanding work is abandoned."""
@@ -132,20 +132,20 @@ class Enforcer:
             thread.join(timeout=1.0)
 
     def _tasks(self, operation: int) -> list[int]:
-        return [each for each in self._of_operation[operation] if self.carried.tasks[each].motif != BARRIER]
+        return [each for each in self._of_operation[operation] if self.ordered.tasks[each].phase != BARRIER]
 
     def _ended(self, task: int) -> bool:
-        """Whether a task has ended; one that only waits has when all others have."""
+        """Whether a task has ended; a barrier has when all others have."""
         if task in self._done:
             return True
-        each = self.carried.tasks[task]
-        if each.motif != BARRIER or not all(self._ended(other) for other in each.after):
+        each = self.ordered.tasks[task]
+        if each.phase != BARRIER or not all(self._ended(other) for other in each.after):
             return False
         self._done.add(task)
         return True
 
     def _await(self, tasks: Iterable[int]) -> None:
-        """The training program waits for tasks."""
+        """Block the training program until tasks end."""
         wanted = list(tasks)
         with self._changed:
             ended = self._changed.wait_for(
@@ -162,13 +162,13 @@ class Enforcer:
             if not ended:
                 late = next(each for each in wanted if not self._ended(each))
                 raise CheckError(
-                    f"expected {self.carried.name(late)} within {self._timeout_s:g} s, found it under way: a rank is "
+                    f"expected {self.ordered.name(late)} within {self._timeout_s:g} s, found it under way: a rank is "
                     "slow or gone, or ranks do other things."
                 )
         self._follow(wanted)
 
     def _follow(self, tasks: Iterable[int]) -> None:
-        """Let the current stream of a GPU wait for tasks."""
+        """Make the current GPU stream wait for tasks."""
         if self._device.type != "cuda":
             return
         stream = torch.cuda.current_stream(self._device)
@@ -180,8 +180,8 @@ class Enforcer:
             seen.add(each)
             if each in self._events:
                 stream.wait_event(self._events[each])
-            elif self.carried.tasks[each].motif == BARRIER:
-                todo += self.carried.tasks[each].after
+            elif self.ordered.tasks[each].phase == BARRIER:
+                todo += self.ordered.tasks[each].after
 
     def _finish(self, task: int) -> None:
         event = None
@@ -195,7 +195,7 @@ class Enforcer:
             self._changed.notify_all()
 
     def _stream(self) -> AbstractContextManager[Any]:
-        """A stream of a GPU for the tasks of a thread."""
+        """GPU stream of a thread's tasks."""
         if self._device.type != "cuda":
             return nullcontext()
         torch.cuda.set_device(self._device)
@@ -204,7 +204,7 @@ class Enforcer:
         return context
 
     def _run_all(self, channel: str) -> None:
-        """The thread that does what goes on a channel."""
+        """Thread of a channel."""
         seen = 0
         try:
             with self._stream(), torch.no_grad():
@@ -214,10 +214,10 @@ class Enforcer:
                         run = self._await_turn(number)
                         if run is None:
                             return
-                        task = self.carried.tasks[number]
+                        task = self.ordered.tasks[number]
                         self._follow(task.after)
-                        self.launched[channel].append(self.carried.name(number))
-                        run(task.piece, task.motif)
+                        self.launched[channel].append(self.ordered.name(number))
+                        run(task.piece, task.phase)
                         self._finish(number)
         except BaseException as error:  # noqa: BLE001 (raised where the training waits)
             with self._changed:
@@ -225,14 +225,14 @@ class Enforcer:
                 self._changed.notify_all()
 
     def _await_iteration(self, seen: int) -> bool:
-        """Wait for one after the iteration that was seen; False: there is none."""
+        """Wait for the next iteration; False when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._generation > seen)
             return not self._closed
 
     def _await_turn(self, number: int) -> TaskRun | None:
-        """Wait until a task may start; what does it, or None: it never will."""
-        task = self.carried.tasks[number]
+        """Wait until a task may start; return its action, or None when stopped."""
+        task = self.ordered.tasks[number]
 
         def may_start() -> bool:
             if self._closed or self._error is not None:

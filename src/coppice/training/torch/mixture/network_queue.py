@@ -36,11 +36,11 @@ from coppice.training.torch.mixture.exchanges import (
     lost_rank,
 )
 
-COMPUTE, SENT, WAITED, GRADIENT, TURN = "compute", "sent", "waited", "gradient", "turn"
+COMPUTE, SENT, WAITED, GRADIENT, BOUNDARY = "compute", "sent", "waited", "gradient", "boundary"
 
 
 @dataclass(eq=False)
-class LineJob:
+class NetworkJob:
     """A network job."""
 
     name: str  # What it is
@@ -55,7 +55,7 @@ class StepItem(NamedTuple):
     """An event of a step, in program order."""
 
     # :data:`COMPUTE`; :data:`SENT`, an exchange was asked for; :data:`WAITED`, the program went on when it
-    # was there; :data:`GRADIENT`; :data:`TURN`, the forward pass was over
+    # was there; :data:`GRADIENT`; :data:`BOUNDARY`, the forward pass was over
     kind: str
     name: str = ""  # Of an exchange
     seconds: float = 0.0  # Of computation, or of an exchange on the network
@@ -77,7 +77,7 @@ class StepEvents:
         self._at = 0.0
         self._ended = 0.0
         # Exchanges of the step under way, in the order in which they were asked for
-        self.jobs: list[LineJob] = []
+        self.jobs: list[NetworkJob] = []
 
     def now(self) -> float:
         """Time after synchronising with the device."""
@@ -110,7 +110,7 @@ class StepEvents:
     def forward_ended(self) -> None:
         """Record the boundary between forward and backward."""
         self._compute(self.now())
-        self._items.append(StepItem(TURN))
+        self._items.append(StepItem(BOUNDARY))
 
     def end_backward(self) -> None:
         """Record the end of the backward pass; all-reduces may be outstanding."""
@@ -176,7 +176,7 @@ def merged_steps(told: Sequence[Sequence[Sequence[StepItem]]]) -> list[StepItem]
 
 
 def _slowest(steps: Sequence[Sequence[StepItem]]) -> list[StepItem]:
-    """One step of the same one on all ranks."""
+    """Elementwise slowest of one step on all ranks."""
     found: list[StepItem] = []
     first = 0
     ends = [at for at, each in enumerate(steps[0]) if each.kind == SENT]
@@ -204,25 +204,25 @@ EXCHANGE = -1
 
 
 @dataclass(eq=False)
-class _LinedExchange:
-    """An exchange in the line."""
+class _QueuedExchange:
+    """An exchange in the queue."""
 
-    line: NetworkLine
-    job: LineJob
+    queue: NetworkQueue
+    job: NetworkJob
     output: torch.Tensor
     given: torch.Tensor = field(repr=False)
 
     def wait(self) -> torch.Tensor:
         """See :meth:`PostedExchange.wait`."""
-        watch = self.line.watch
+        watch = self.queue.watch
         begin = watch.now() if watch is not None else 0.0
-        self.line.wait(self.job)
+        self.queue.wait(self.job)
         if watch is not None:
             watch.waited(self.job.name, begin)
         return self.output
 
 
-class NetworkLine:
+class NetworkQueue:
     """In-order network queue of a rank.
 
     Args:
@@ -235,16 +235,16 @@ class NetworkLine:
         self._device, self._timeout_s, self._exchange = device, timeout_s, exchange
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
         self._changed = threading.Condition()
-        self._asked: deque[LineJob] = deque()
+        self._asked: deque[NetworkJob] = deque()
         self._order: deque[int] = deque()
-        self._sums: dict[int, LineJob] = {}
+        self._sums: dict[int, NetworkJob] = {}
         self._error: BaseException | None = None
         self._closed = False
         self.started: list[str] = []  # Names of what was started since the last :meth:`begin`, in their order
         # What the program did since then: what it asked for, what had its gradients and what it noted
         self.told: list[str] = []
         self.watch: StepEvents | None = None  # Gets the times of exchanges; None: nobody wants them
-        self._thread = threading.Thread(target=self._serve, name="coppice line", daemon=True)
+        self._thread = threading.Thread(target=self._serve, name="coppice queue", daemon=True)
         self._thread.start()
 
     def post(
@@ -269,7 +269,7 @@ class NetworkLine:
             self._asked.append(job)
             self._let_pass()
             self._changed.notify_all()
-        return _LinedExchange(self, job, output, rows)
+        return _QueuedExchange(self, job, output, rows)
 
     def note(self, name: str) -> None:
         """See :meth:`Exchanges.note`."""
@@ -298,12 +298,12 @@ class NetworkLine:
         with self._changed:
             self._order = deque(each for each in self._order if each != EXCHANGE)
             self._changed.notify_all()
-            self._await(lambda: not self._order, "the sums of gradients")
+            self._await(lambda: not self._order, "the gradient all-reduces")
             jobs = list(self._sums.values())
         for job in jobs:
             self.wait(job)
 
-    def wait(self, job: LineJob) -> None:
+    def wait(self, job: NetworkJob) -> None:
         """Wait for a job."""
         with self._changed:
             self._await(lambda: job.done, job.name)
@@ -318,7 +318,7 @@ class NetworkLine:
         self._thread.join(timeout=1.0)
 
     def _await(self, over: Callable[[], bool], what: str) -> None:
-        """Wait for something, with the lock held."""
+        """Wait for a condition, with the lock held."""
         ended = self._changed.wait_for(lambda: self._error is not None or over(), timeout=self._timeout_s)
         if self._error is not None:
             raise lost_rank(self._error) from self._error
@@ -328,14 +328,14 @@ class NetworkLine:
                 "run other layers."
             )
 
-    def _job(self, name: str, start: Callable[[], Sequence[Any]]) -> LineJob:
-        job = LineJob(name, start)
+    def _job(self, name: str, start: Callable[[], Sequence[Any]]) -> NetworkJob:
+        job = NetworkJob(name, start)
         if self._stream is not None:
             job.before = torch.cuda.current_stream(self._device).record_event()
         return job
 
     def _let_pass(self) -> None:
-        """The last exchange that was asked for goes before sums whose gradients are not there.
+        """Move the newest all-to-all ahead of all-reduces that are not ready.
 
         An exchange that no order has foreseen goes behind those sums that are.
         """
@@ -354,8 +354,8 @@ class NetworkLine:
         head.extend([EXCHANGE] * turn)
         self._order = deque([*head, *late, *order])
 
-    def _next(self) -> LineJob | None:
-        """What may start now; None: nothing."""
+    def _next(self) -> NetworkJob | None:
+        """Next job that may start; None: none."""
         if self._order and self._order[0] != EXCHANGE:
             job = self._sums.get(self._order[0])
             if job is not None:
@@ -368,17 +368,17 @@ class NetworkLine:
         return self._asked.popleft()
 
     def _serve(self) -> None:
-        """The thread."""
-        job: LineJob | None = None
+        """Thread of the queue."""
+        job: NetworkJob | None = None
         try:
             while True:
                 with self._changed:
                     if job is not None:
                         job.done = True
                         self._changed.notify_all()
-                    found: list[LineJob] = []
+                    found: list[NetworkJob] = []
 
-                    def may_go(found: list[LineJob] = found) -> bool:
+                    def may_go(found: list[NetworkJob] = found) -> bool:
                         following = None if self._closed else self._next()
                         found.extend([] if following is None else [following])
                         return self._closed or following is not None
@@ -388,13 +388,13 @@ class NetworkLine:
                         return
                     job = found[0]
                     self.started.append(job.name)
-                self._carry_out(job)
+                self._execute(job)
         except BaseException as error:  # noqa: BLE001 (raised where the training waits)
             with self._changed:
                 self._error = error
                 self._changed.notify_all()
 
-    def _carry_out(self, job: LineJob) -> None:
+    def _execute(self, job: NetworkJob) -> None:
         stream = self._stream
         with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
             if job.before is not None:

@@ -1,4 +1,4 @@
-"""One rank of a twin of processes: `twin_ranks.py RANK RANKS DIRECTORY WORK`, or `... PORT cli WORDS`."""
+"""One rank of an emulated device: `emulated_ranks.py RANK RANKS DIRECTORY WORK`, or `... PORT cli WORDS`."""
 
 from __future__ import annotations
 

@@ -34,7 +34,7 @@ class Fabric(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Way:
+class Route:
     """Route of a tree edge."""
 
     parent: int  # Rank nearer to the root
@@ -45,25 +45,25 @@ class Way:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Ways(Brief):
+class Routes(Brief):
     """Routes between some ranks of a topology."""
 
     topology: Topology  # The whole topology
     members: tuple[int, ...]  # The ranks, ascending
-    ways: tuple[Way, ...]  # At most one for each ordered pair, sorted by parent and child
+    routes: tuple[Route, ...]  # At most one for each ordered pair, sorted by parent and child
 
     def unreached(self, root: int) -> int | None:
         """A member that no tree from ``root`` can reach, or None."""
         reached = {root}
         growing = True
         while growing:
-            new = {way.child for way in self.ways if way.parent in reached} - reached
+            new = {route.child for route in self.routes if route.parent in reached} - reached
             reached |= new
             growing = bool(new)
         return next((rank for rank in self.members if rank not in reached), None)
 
 
-def ways_between(
+def routes_between(
     topology: Topology,
     members: Sequence[int],
     collective: Collective,
@@ -71,13 +71,13 @@ def ways_between(
     *,
     # Only switches of this host (a row of its hosts), not the network between hosts
     inside: int | None = None,
-) -> Ways:
+) -> Routes:
     """Routes between members for a collective on a fabric.
 
     Examples:
         >>> from coppice.topology.presets import preset
         >>> ring = preset("ring", gpus=4)
-        >>> [(way.parent, way.child) for way in ways_between(ring, range(4), Collective.BROADCAST).ways][:3]
+        >>> [(route.parent, route.child) for route in routes_between(ring, range(4), Collective.BROADCAST).routes][:3]
         [(0, 1), (0, 3), (1, 0)]
     """
     nodes = topology.rank_nodes
@@ -100,22 +100,22 @@ def ways_between(
                 path = _route(router, u, v)
                 if path is not None:
                     paths[u, v] = path
-    ways = []
+    routes = []
     for u, v in sorted(paths):
         down, up = paths[u, v], paths.get((v, u))
         if up is None and collective is Collective.BROADCAST:
             up = ()
         if up is None:
             continue
-        ways.append(Way(u, v, down, up, _loaded(topology, collective, down, up)))
+        routes.append(Route(u, v, down, up, _loaded(topology, collective, down, up)))
     if collective is Collective.REDUCE:  # an edge needs the way up alone
-        ways += [
-            Way(u, v, (), up, _loaded(topology, collective, (), up))
+        routes += [
+            Route(u, v, (), up, _loaded(topology, collective, (), up))
             for (v, u), up in sorted(paths.items())
             if (u, v) not in paths
         ]
-        ways.sort(key=lambda way: (way.parent, way.child))
-    return Ways(topology=topology, members=tuple(sorted(members)), ways=tuple(ways))
+        routes.sort(key=lambda route: (route.parent, route.child))
+    return Routes(topology=topology, members=tuple(sorted(members)), routes=tuple(routes))
 
 
 def one_hop(topology: Topology, members: Sequence[int]) -> bool:

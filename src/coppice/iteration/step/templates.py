@@ -27,7 +27,7 @@ class Kind(NamedTuple):
         return f"{self.group} {self.name}" if self.group else self.name
 
 
-class TaskForm(NamedTuple):
+class TaskTemplate(NamedTuple):
     """Attributes shared by all tasks of a template."""
 
     stream: str  # Name of the stream; empty: none
@@ -39,10 +39,10 @@ class TaskForm(NamedTuple):
 
 
 @dataclass
-class Palette:
+class TemplateTable:
     """Task templates by number, each once."""
 
-    forms: dict[TaskForm, int] = field(default_factory=dict)
+    templates: dict[TaskTemplate, int] = field(default_factory=dict)
 
     def add(
         self,
@@ -55,8 +55,8 @@ class Palette:
     ) -> int:
         """Number of a template; links belong to the device."""
         own = tuple((f"{link} of device {device}", share) for link, share in (loads or {}).items())
-        form = TaskForm(stream, kind, device, seconds, own, priority)
-        return self.forms.setdefault(form, len(self.forms))
+        template = TaskTemplate(stream, kind, device, seconds, own, priority)
+        return self.templates.setdefault(template, len(self.templates))
 
 
 def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
@@ -65,8 +65,8 @@ def _numbered(names: Sequence[str]) -> tuple[tuple[str, ...], dict[str, int]]:
     return tuple(number), number
 
 
-def graph_of_forms(
-    palette: Palette, form: NDArray[np.int32], task: _Ints, after: _Ints, names: Sequence[str]
+def graph_of_templates(
+    table: TemplateTable, template: NDArray[np.int32], task: _Ints, after: _Ints, names: Sequence[str]
 ) -> TaskGraph:
     """Task graph from the templates of its tasks.
 
@@ -74,29 +74,31 @@ def graph_of_forms(
         task: Tasks that come after others, in any order.
         after: What each of them comes after.
     """
-    forms = list(palette.forms)
-    streams, stream_number = _numbered([each.stream for each in forms])
-    links, link_number = _numbered([link for each in forms for link, _ in each.loads])
-    kinds = list(dict.fromkeys(each.kind for each in forms))
+    templates = list(table.templates)
+    streams, stream_number = _numbered([each.stream for each in templates])
+    links, link_number = _numbered([link for each in templates for link, _ in each.loads])
+    kinds = list(dict.fromkeys(each.kind for each in templates))
     kind_names, name_number = _numbered([str(kind) for kind in kinds])
-    loads = np.asarray([len(each.loads) for each in forms], dtype=np.int64)
+    loads = np.asarray([len(each.loads) for each in templates], dtype=np.int64)
     first = offsets(loads)
-    rows = ranges(first[:-1][form], loads[form])
+    rows = ranges(first[:-1][template], loads[template])
     order = np.argsort(task, kind="stable")
     return TaskGraph(
         names=names,
-        kinds=np.asarray([name_number[str(each.kind)] for each in forms], dtype=np.int32)[form],
+        kinds=np.asarray([name_number[str(each.kind)] for each in templates], dtype=np.int32)[template],
         kind_names=kind_names,
         streams=streams,
-        stream=np.asarray([stream_number.get(each.stream, -1) for each in forms], dtype=np.int32)[form],
-        seconds=np.asarray([each.seconds for each in forms], dtype=np.float64)[form],
-        priority=np.asarray([each.priority for each in forms], dtype=np.int64)[form],
-        after_start=offsets(np.bincount(task, minlength=len(form))),
+        stream=np.asarray([stream_number.get(each.stream, -1) for each in templates], dtype=np.int32)[
+            template
+        ],
+        seconds=np.asarray([each.seconds for each in templates], dtype=np.float64)[template],
+        priority=np.asarray([each.priority for each in templates], dtype=np.int64)[template],
+        after_start=offsets(np.bincount(task, minlength=len(template))),
         after=after[order].astype(np.int32),
         links=links,
-        load_start=offsets(loads[form]),
-        load_link=np.asarray([link_number[link] for each in forms for link, _ in each.loads], dtype=np.int32)[
-            rows
-        ],
-        load=np.asarray([share for each in forms for _, share in each.loads], dtype=np.float64)[rows],
+        load_start=offsets(loads[template]),
+        load_link=np.asarray(
+            [link_number[link] for each in templates for link, _ in each.loads], dtype=np.int32
+        )[rows],
+        load=np.asarray([share for each in templates for _, share in each.loads], dtype=np.float64)[rows],
     )

@@ -1,10 +1,10 @@
-"""Execute named collectives by a plan: :func:`carry_out`, and the task graph for planners.
+"""Execute named collectives by a plan: :func:`execute_plan`, and the task graph for planners.
 
-groups = MotifGroups(ranks_of_box=8)
+groups = PhaseGroups(ranks_of_box=8)
 work = {"sums": CollectiveBuffers("all_reduce", gradients), "tokens": CollectiveBuffers("all_to_all", x, y)}
 graph = collective_graph(work, groups, network=measured_network(work, groups))
-carried = agreed_plan(graph, "syndicate")
-carry_out(carried, work, groups)
+ordered = agreed_plan(graph, "syndicate")
+execute_plan(ordered, work, groups)
 """
 
 from __future__ import annotations
@@ -15,13 +15,13 @@ from typing import Any
 import torch
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.motifs import Channel, GraphOperation, Motif
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.partition import PLAIN, collective_ways
-from coppice.training.torch.chunked.enforcers import Enforcer, TaskRun
-from coppice.training.torch.chunked.grids import BETWEEN, INSIDE, MotifGroups
-from coppice.training.torch.chunked.orders import CarriedPlan
-from coppice.training.torch.chunked.templates import CollectiveBuffers, MotifStep, piece_steps
+from coppice.iteration.policies.whole.partition import PLAIN, collective_decompositions
+from coppice.iteration.policies.whole.phases import Channel, GraphOperation, Phase
+from coppice.training.torch.chunked.executors import TaskExecutor, TaskRun
+from coppice.training.torch.chunked.grids import BETWEEN, INSIDE, PhaseGroups
+from coppice.training.torch.chunked.orders import OrderedPlan
+from coppice.training.torch.chunked.templates import CollectiveBuffers, PhaseStep, piece_steps
 
 ComputedPiece = Callable[[int, int], None]
 """Computes a piece: its number, and how many there are."""
@@ -53,7 +53,7 @@ def network_channels(network: Mapping[str, tuple[float, float]]) -> dict[str, Ch
 def exchange_operation(
     name: str,
     buffers: CollectiveBuffers,
-    groups: MotifGroups,
+    groups: PhaseGroups,
     channels: Mapping[str, Channel],
     **settings: Any,
 ) -> GraphOperation:
@@ -66,12 +66,12 @@ def exchange_operation(
     }
     if ranks == 1:
         names = rows[INSIDE] or rows[BETWEEN]
-        ways: tuple[tuple[Motif, ...], ...] = (
-            (Motif(kind=buffers.collective, amount=0.0, channels=names, starts=0),),
+        decompositions: tuple[tuple[Phase, ...], ...] = (
+            (Phase(kind=buffers.collective, amount=0.0, channels=names, starts=0),),
         )
         labels: tuple[str, ...] = (PLAIN,)
     else:
-        ways, labels = collective_ways(
+        decompositions, labels = collective_decompositions(
             buffers.collective,
             float(buffers.size_bytes),
             nodes=grid.nodes,
@@ -80,13 +80,17 @@ def exchange_operation(
             between=rows[BETWEEN],
         )
     return GraphOperation(
-        name=name, ways=ways, labels=labels, size_bytes=float(buffers.size_bytes), **settings
+        name=name,
+        decompositions=decompositions,
+        labels=labels,
+        size_bytes=float(buffers.size_bytes),
+        **settings,
     )
 
 
 def collective_graph(
     work: Mapping[str, CollectiveBuffers],
-    groups: MotifGroups,
+    groups: PhaseGroups,
     *,
     network: Mapping[str, tuple[float, float]] = NETWORK,
     after: Mapping[str, tuple[str, ...]] | None = None,
@@ -128,64 +132,64 @@ def collective_graph(
 
 
 def collective_run(
-    carried: CarriedPlan,
+    ordered: OrderedPlan,
     operation: int,
     buffers: CollectiveBuffers,
-    groups: MotifGroups,
+    groups: PhaseGroups,
     *,
     # The buffers of each piece, asked for when it starts; None: parts of the whole
     of_piece: Callable[[int], CollectiveBuffers] | None = None,
 ) -> TaskRun:
     """Executor of a collective's phases under a plan; creates the process groups needed."""
     grid = groups.of(buffers.group)
-    pieces, label = carried.pieces(operation), carried.label(operation)
-    each = carried.graph.operations[operation]
-    motifs = list(carried.graph.motifs(each, carried.plan))
+    pieces, label = ordered.pieces(operation), ordered.label(operation)
+    each = ordered.graph.operations[operation]
+    phases = list(ordered.graph.phases(each, ordered.plan))
     steps = piece_steps(buffers, label, grid, groups.rank)
-    if [motif.kind for motif, _ in motifs] != [step.kind for step in steps]:
+    if [phase.kind for phase, _ in phases] != [step.kind for step in steps]:
         raise InputError(
-            f"expected {each.name} as {', '.join(step.kind for step in steps)} (the {label} way of "
+            f"expected {each.name} as {', '.join(step.kind for step in steps)} (the {label} decomposition of "
             f"{buffers.collective} of {grid.nodes} x {grid.ranks_of_node} ranks), found "
-            f"{', '.join(motif.kind for motif, _ in motifs)} in the plan."
+            f"{', '.join(phase.kind for phase, _ in phases)} in the plan."
         )
     where = [
         groups.group(channel, grid.part(groups.rank, step.role))
-        for step, (_, channel) in zip(steps, motifs, strict=True)
+        for step, (_, channel) in zip(steps, phases, strict=True)
     ]
-    rows: dict[int, tuple[MotifStep, ...]] = {}
+    rows: dict[int, tuple[PhaseStep, ...]] = {}
 
-    def run(piece: int, motif: int) -> None:
+    def run(piece: int, phase: int) -> None:
         if piece not in rows:
             if of_piece is None:
                 rows[piece] = piece_steps(buffers, label, grid, groups.rank, piece=piece, pieces=pieces)
             else:
                 rows[piece] = piece_steps(of_piece(piece), label, grid, groups.rank)
-        rows[piece][motif].run(where[motif])
+        rows[piece][phase].run(where[phase])
 
     return run
 
 
 class PlanExecutor:
-    """Execute a plan repeatedly; :func:`carry_out` does so once.
+    """Execute a plan repeatedly; :func:`execute_plan` does so once.
 
     Args:
-        carried: The plan, agreed upon by all ranks.
+        ordered: The plan, agreed upon by all ranks.
         groups: Where collectives run.
         device: Where tensors lie.
         timeout_s: Longest wait for a task.
     """
 
     def __init__(
-        self, carried: CarriedPlan, groups: MotifGroups, device: torch.device, *, timeout_s: float = 600.0
+        self, ordered: OrderedPlan, groups: PhaseGroups, device: torch.device, *, timeout_s: float = 600.0
     ) -> None:
-        self.carried, self._groups = carried, groups
-        names = [name for name in carried.graph.channels if name.split(" ")[0] in (INSIDE, BETWEEN)]
-        self._enforcer = Enforcer(carried, names, device, timeout_s)
+        self.ordered, self._groups = ordered, groups
+        names = [name for name in ordered.graph.channels if name.split(" ")[0] in (INSIDE, BETWEEN)]
+        self._executor = TaskExecutor(ordered, names, device, timeout_s)
 
     @property
     def launched(self) -> dict[str, list[str]]:
         """Names of the last run's tasks in launch order, by channel."""
-        return self._enforcer.launched
+        return self._executor.launched
 
     def run(self, work: Mapping[str, CollectiveBuffers | ComputedPiece]) -> None:
         """Run all tasks, and wait for them.
@@ -198,38 +202,38 @@ class PlanExecutor:
             CheckError: If a rank does not answer.
         """
         runs: dict[int, TaskRun] = {}
-        for number, operation in enumerate(self.carried.graph.operations):
+        for number, operation in enumerate(self.ordered.graph.operations):
             if operation.name not in work:
                 raise InputError(f"expected buffers of {operation.name}, or what computes it, found none.")
             own = work[operation.name]
             if isinstance(own, CollectiveBuffers):
-                runs[number] = collective_run(self.carried, number, own, self._groups)
+                runs[number] = collective_run(self.ordered, number, own, self._groups)
             else:
-                runs[number] = _computed(own, self.carried.pieces(number))
-        self._enforcer.begin(runs)
-        self._enforcer.advance()
-        self._enforcer.wait_all()
+                runs[number] = _computed(own, self.ordered.pieces(number))
+        self._executor.begin(runs)
+        self._executor.advance()
+        self._executor.wait_all()
 
     def close(self) -> None:
         """Stop its threads."""
-        self._enforcer.close()
+        self._executor.close()
 
 
 def _computed(own: ComputedPiece, pieces: int) -> TaskRun:
     return lambda piece, _: own(piece, pieces)
 
 
-def carry_out(
-    carried: CarriedPlan,
+def execute_plan(
+    ordered: OrderedPlan,
     work: Mapping[str, CollectiveBuffers | ComputedPiece],
-    groups: MotifGroups,
+    groups: PhaseGroups,
     *,
     timeout_s: float = 600.0,
 ) -> dict[str, list[str]]:
     """Execute a plan; collective over the ranks.
 
     Args:
-        carried: The plan, agreed upon by all ranks (``agreed_plan``).
+        ordered: The plan, agreed upon by all ranks (``agreed_plan``).
         work: For each operation its buffers, or a function that computes a piece (its number, and how many there are).
         groups: Where collectives run.
         timeout_s: Longest wait for a task.
@@ -245,9 +249,9 @@ def carry_out(
         >>> import torch.distributed as dist
         >>> store = dist.HashStore()
         >>> dist.init_process_group("gloo", rank=0, world_size=1, store=store)
-        >>> groups, x = MotifGroups(), torch.ones(4)
+        >>> groups, x = PhaseGroups(), torch.ones(4)
         >>> work = {"sums": CollectiveBuffers("all_reduce", x)}
-        >>> carry_out(CarriedPlan.of(collective_graph(work, groups)), work, groups)
+        >>> execute_plan(OrderedPlan.of(collective_graph(work, groups)), work, groups)
         {'inside': ['sums 0.0'], 'between': []}
         >>> dist.destroy_process_group()
     """
@@ -255,7 +259,7 @@ def carry_out(
         (each.tensor.device for each in work.values() if isinstance(each, CollectiveBuffers)),
         torch.device("cpu"),
     )
-    executor = PlanExecutor(carried, groups, device, timeout_s=timeout_s)
+    executor = PlanExecutor(ordered, groups, device, timeout_s=timeout_s)
     try:
         executor.run(work)
         return executor.launched

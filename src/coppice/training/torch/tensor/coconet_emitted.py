@@ -79,7 +79,7 @@ _DROPOUT = _aten.native_dropout.default
 _Value = Node | list[Node]
 
 
-def carry_program(
+def emit_program(
     region: SumRegion, program: TensorProgram, chunks: int, number: int
 ) -> tuple[tuple[str, ...], list[Node]]:
     """Replace a region by its program.
@@ -93,15 +93,15 @@ def carry_program(
         What a rank does, in order: ``run`` of operations, ``start`` and ``wait`` of collectives, with the number of
         the chunk behind. And the nodes that have to run one after the other for that.
     """
-    made = _CarriedRegion(region, program, chunks, number)
+    made = _EmittedRegion(region, program, chunks, number)
     for chain in kernel_chains(program):
         made.run_chain(chain)
     made.finish()
     return tuple(made.done), made.chain
 
 
-class _CarriedRegion:
-    """The operations under construction."""
+class _EmittedRegion:
+    """Region under construction."""
 
     def __init__(self, region: SumRegion, program: TensorProgram, chunks: int, number: int) -> None:
         self.region, self.program, self.number, self.chunks = region, program, number, chunks
@@ -122,14 +122,14 @@ class _CarriedRegion:
         self.masks: dict[str, Node] = {}
 
     def note(self, doing: str, name: str, part: int | None, node: Node) -> None:
-        """An operation of a kernel, or of a chunk of it, begins or ends with a node."""
+        """Record the node at which an operation of a kernel, or of its chunk, begins or ends."""
         said = f"{doing} {name} {part or 0}"
         self.done.append(said)
         node.meta[TASK] = (self.number, said)
         self.chain.append(node)
 
     def run_chain(self, chain: Sequence[tuple[str, ...]]) -> None:
-        """Kernels side by side, or one alone."""
+        """Emit overlapped kernels, or a single one."""
         if len(chain) == 1:
             for _ in self.kernel(chain[0], None):
                 pass
@@ -147,7 +147,7 @@ class _CarriedRegion:
             under_way = [each for each in under_way if _goes_on(each)]
 
     def kernel(self, kernel: tuple[str, ...], part: int | None) -> Iterator[None]:
-        """The operations of a kernel, for a chunk or as a whole; gives way where a collective is under way."""
+        """Emit a kernel, by chunk or whole; yields while a collective is outstanding."""
         for name in kernel:
             kind = self.program.ops[name].kind
             if kind in _STARTS:
@@ -163,7 +163,7 @@ class _CarriedRegion:
                 self.note("run", name, part, node)
 
     def keep(self, name: str, part: int | None, node: Node) -> None:
-        """Hold the value of an operation, or of a chunk of it."""
+        """Record the value of an operation, or of a chunk."""
         if part is None:
             self.values[name] = node
         else:
@@ -172,11 +172,11 @@ class _CarriedRegion:
                 held.append(node)
 
     def place(self, name: str) -> DimensionPlace:
-        """Where chunks lie in what a rank holds of a value."""
+        """Position of chunks in a rank's part of a value."""
         return DimensionPlace(0, 1 if self.program.tensors[name].layout == 0 else self.outer)
 
     def value(self, name: str, part: int | None) -> Node:
-        """What a rank holds of a value, or a chunk of that; vectors have no chunks."""
+        """A rank's part of a value, or a chunk of it; vectors have no chunks."""
         held = self.values.get(name)
         if held is None:
             slices = self.program.ops[name].kind is OpKind.SLICE  # they take nothing, and are no kernels
@@ -190,24 +190,24 @@ class _CarriedRegion:
         return self.cutter.slice(held, self.place(name), part)
 
     def given(self, name: str) -> Node:
-        """An input: what is summed, or what meets the sum, which all ranks hold alike."""
+        """Input: the reduced tensor, or an operand that is equal on all ranks."""
         node, tensor = self.region.nodes[name], self.program.tensors[name]
         if tensor.layout == REPLICATED:
             node = self.compared(node, f"{node.name} of shape {list(node.meta['val'].shape)}")
         return self.flat(node) if len(tensor.shape) == 2 else node
 
     def compared(self, node: Node, what: str) -> Node:
-        """A tensor that has to be alike on all ranks, if elementwise work is on slices."""
+        """Tensor that must be equal on all ranks if element-wise work is sharded."""
         if not self.on_slices:
             return node
         return self.emit.call(alike, node, self.group, next_place(), what)
 
     def flat(self, node: Node) -> Node:
-        """A tensor of the graph as rows and columns."""
+        """Tensor as rows and columns."""
         return self.emit.call(_aten.reshape.default, node, [self.region.rows, self.region.columns])
 
     def computed(self, name: str, part: int | None) -> Node:
-        """An operation without messages."""
+        """Emit an operation without communication."""
         op, region = self.program.ops[name], self.region
         if op.kind is OpKind.MATMUL:
             return self.product(part)
@@ -224,7 +224,7 @@ class _CarriedRegion:
         return self.emit.call(source.target, *args, **source.kwargs)
 
     def product(self, part: int | None) -> Node:
-        """The product, or that of a chunk of its rows."""
+        """Emit the product, or a chunk of its rows."""
         product = self.region.product
         if product is None:  # a program has a product only if its region has one
             return self.region.start
@@ -234,7 +234,7 @@ class _CarriedRegion:
         return product.emit(self.cutter, [rows, product.right], "m", DimensionPlace(0, self.outer), part)
 
     def mask(self, name: str, part: int | None) -> Node:
-        """The mask of a dropout, where its result lies; it is drawn where it was drawn before, as a whole."""
+        """Dropout mask in the result's layout, drawn whole at its original position."""
         source = name.removesuffix(".slice")
         if source not in self.masks:
             dropout = self.region.nodes[source]
@@ -252,12 +252,12 @@ class _CarriedRegion:
         return whole if part is None else self.cutter.slice(whole, self.place(name), part)
 
     def all_reduce(self, name: str, part: int | None) -> Node:
-        """Start a sum for all ranks."""
+        """Start an all-reduce."""
         given = self.value(self.program.ops[name].operands[0], part)
         return self.emit.call(_functional.all_reduce.default, given, "sum", self.group)
 
     def reduce_scatter(self, name: str, part: int | None) -> Node:
-        """Start a sum, a slice for each rank."""
+        """Start a reduce-scatter."""
         op = self.program.ops[name]
         given = self.value(op.operands[0], part)
         if op.along:
@@ -269,14 +269,14 @@ class _CarriedRegion:
         return self.emit.call(target, given, "sum", self.emit.ranks, self.group)
 
     def all_gather(self, name: str, part: int | None) -> Node:
-        """Start to gather slices."""
+        """Start an all-gather."""
         given = self.value(self.program.ops[name].operands[0], part)
         contiguous = self.emit.call(_aten.contiguous.default, given)
         target = _functional.all_gather_into_tensor.default
         return self.emit.call(target, contiguous, self.emit.ranks, self.group)
 
     def received(self, name: str, node: Node) -> Node:
-        """What a collective gives: gathered slices of columns go side by side."""
+        """Result of a collective; gathered column slices are concatenated."""
         op = self.program.ops[name]
         if op.kind is not OpKind.ALL_GATHER or self.program.tensors[op.operands[0]].layout == 0:
             return node
@@ -284,7 +284,7 @@ class _CarriedRegion:
         return self.emit.call(_aten.cat.default, parts, 1)
 
     def finish(self) -> None:
-        """Put the results in the place of the region."""
+        """Replace the region by its results."""
         region = self.region
         for outside, inside in self.program.outputs.items():
             old = region.value_of(outside)
@@ -293,14 +293,14 @@ class _CarriedRegion:
 
 
 _STARTS = {
-    OpKind.ALL_REDUCE: _CarriedRegion.all_reduce,
-    OpKind.REDUCE_SCATTER: _CarriedRegion.reduce_scatter,
-    OpKind.ALL_GATHER: _CarriedRegion.all_gather,
+    OpKind.ALL_REDUCE: _EmittedRegion.all_reduce,
+    OpKind.REDUCE_SCATTER: _EmittedRegion.reduce_scatter,
+    OpKind.ALL_GATHER: _EmittedRegion.all_gather,
 }
 
 
 def _goes_on(kernel: Iterator[None]) -> bool:
-    """Add what a kernel does up to its next collective; whether there is one."""
+    """Emit a kernel up to its next collective; return whether there is one."""
     return next(kernel, _ENDED) is not _ENDED
 
 

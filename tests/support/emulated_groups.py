@@ -1,4 +1,4 @@
-"""Ranks as threads, each with a put/signal engine on the twin."""
+"""Ranks as threads, each with a put/signal engine on the emulated device."""
 
 from __future__ import annotations
 
@@ -11,7 +11,9 @@ from coppice.run.engines.put_signal.engine import PutSignalEngine
 from support.rank_groups import in_threads
 
 
-def on_twin(work: Callable[[PutSignalEngine], Any], *, seed: int = -1, ranks: int = 3) -> list[Any]:
+def on_emulated_device(
+    work: Callable[[PutSignalEngine], Any], *, seed: int = -1, ranks: int = 3
+) -> list[Any]:
     """What ``work`` returns or raises on every rank, each a thread."""
     below = numpy_engines(ranks)
 

@@ -31,14 +31,14 @@ from coppice.training.torch.overlap.streams import Streams, all_gather, pull, pu
 
 @dataclass(frozen=True)
 class _Run:
-    """Tensors of one type in a row."""
+    """Contiguous tensors of one type."""
 
     flat: torch.Tensor  # Their memory, with room at its end for equal shares of all ranks
     begin: int  # Byte of the row at which it begins
     size_bytes: int  # Bytes of gradients in it
 
 
-class Pool:
+class Bucket:
     """Bucket of the gradients of some tensors.
 
     Args:
@@ -87,17 +87,17 @@ class Pool:
         return found
 
 
-def pools_of(
+def buckets_of(
     messages: Sequence[Message], tensors: Sequence[torch.Tensor], ranks: int
-) -> dict[tuple[int, ...], Pool]:
+) -> dict[tuple[int, ...], Bucket]:
     """Bucket for each group of layers in a message."""
     groups = dict.fromkeys(message.gradients for message in messages)
-    return {group: Pool([tensors[layer] for layer in group], ranks) for group in groups}
+    return {group: Bucket([tensors[layer] for layer in group], ranks) for group in groups}
 
 
 @dataclass(eq=False)
 class _Sending:
-    """A message of this iteration."""
+    """Message of the current iteration."""
 
     missing: set[int]  # Gradients that are not there yet
     launched: bool = False  # Its collectives are handed over
@@ -105,7 +105,7 @@ class _Sending:
     works: list[Any] = field(default_factory=list)  # Its collectives
 
 
-class Carrier:
+class MessageExecutor:
     """Execute the messages of a plan, iteration by iteration.
 
     Args:
@@ -113,7 +113,7 @@ class Carrier:
         tensors: The tensor of each of its layers.
         streams: Where collectives run.
         timeout_s: Longest wait for a message.
-        sparse: What takes the place of pools where only parts are sent.
+        sparse: What takes the place of buckets where only parts are sent.
         factors: What sends factors instead of gradients.
     """
 
@@ -140,7 +140,7 @@ class Carrier:
             and streams.over_gloo
             and self.collective
         }
-        self._pools = pools_of(() if sparse else plan.messages, tensors, len(streams.ranks))
+        self._buckets = buckets_of(() if sparse else plan.messages, tensors, len(streams.ranks))
         self._cuda = tensors[0].device if tensors and tensors[0].is_cuda else None
         self._made: dict[int, Any] = {}
         """On a device, events behind which gradients are in their places."""
@@ -152,17 +152,17 @@ class Carrier:
         }
         """Global rank that serves each slice: they are dealt in turn."""
         self.views: list[list[torch.Tensor]] = [[] for _ in tensors]
-        for layers, pool in self._pools.items():
-            for layer, view in zip(layers, pool.views, strict=True):
+        for layers, bucket in self._buckets.items():
+            for layer, view in zip(layers, bucket.views, strict=True):
                 self.views[layer].append(view)
         if sparse is not None:
             sparse.assign(plan.messages, plan.tensors)
             self.views = [sparse.views(place) for place in plan.tensors]
-        self.carriers: list[list[int]] = [[] for _ in tensors]
+        self.executors: list[list[int]] = [[] for _ in tensors]
         """Messages after which the sum of each layer's gradients is complete."""
         for number, message in enumerate(plan.messages):
             for layer in message.gradients:
-                self.carriers[layer].append(number)
+                self.executors[layer].append(number)
         self._starts: Mapping[str, Callable[[Message, Any], list[Any]]] = {
             "all_reduce": sparse.start if sparse is not None else self._all_reduce,
             "reduce_scatter": self._reduce_scatter,
@@ -258,7 +258,7 @@ class Carrier:
                 work.wait()
 
     def _there(self, number: int) -> bool:
-        """Whether the training need not wait for a message here: on a device its stream does."""
+        """Whether the training need not wait for a message: on a device its stream does."""
         sending = self._sent[number]
         return sending.done or (self._cuda is not None and self.collective and sending.launched)
 
@@ -273,7 +273,7 @@ class Carrier:
             thread.join(timeout=1.0)
 
     def _launch_all(self, stream: str) -> None:
-        """The thread that launches what goes on a stream."""
+        """Thread that launches a stream's messages."""
         seen = 0
         try:
             self._use_own_stream()
@@ -289,13 +289,13 @@ class Carrier:
             self._fail(error)
 
     def _use_own_stream(self) -> None:
-        """On a device a thread has a stream of its own, so that it waits for nothing but what it is told to."""
+        """Give the thread a GPU stream of its own."""
         if self._cuda is not None:
             torch.cuda.set_device(self._cuda)
             torch.cuda.set_stream(torch.cuda.Stream(self._cuda))  # type: ignore[no-untyped-call]
 
     def _order(self, number: int) -> None:
-        """On a device the stream of this thread waits for the gradients of a message, and what it comes after."""
+        """Make this thread's GPU stream wait for a message's gradients and predecessors."""
         if self._cuda is None:
             return
         message = self.plan.messages[number]
@@ -312,13 +312,13 @@ class Carrier:
             self._changed.notify_all()
 
     def _await_iteration(self, seen: int) -> bool:
-        """Wait for one after the iteration that was seen; False: there is none."""
+        """Wait for the next iteration; False when stopped."""
         with self._changed:
             self._changed.wait_for(lambda: self._closed or self._generation > seen)
             return not self._closed
 
     def _await_turn(self, stream: str, number: int) -> bool:
-        """Wait until a message may start; False: it never will."""
+        """Wait until a message may start; False when stopped."""
         message, sending = self.plan.messages[number], self._sent[number]
 
         def may_start() -> bool:
@@ -354,7 +354,7 @@ class Carrier:
         self._under_way[stream].put((number, sending))
 
     def _finish(self, stream: str) -> None:
-        """The thread that waits for what a stream has launched."""
+        """Thread that waits for a stream's launched messages."""
         try:
             self._use_own_stream()
             while (launched := self._under_way[stream].get()) is not None:
@@ -372,14 +372,14 @@ class Carrier:
             self._fail(error)
 
     def _slices(self, message: Message) -> list[torch.Tensor]:
-        return self._pools[message.gradients].slices(message.offset_bytes, message.size_bytes)
+        return self._buckets[message.gradients].slices(message.offset_bytes, message.size_bytes)
 
     def _all_reduce(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
         return [dist.all_reduce(each, group=group, async_op=True) for each in self._slices(message)]
 
     def _reduce_scatter(self, message: Message, group: dist.ProcessGroup) -> list[Any]:
         shards, works = [], []
-        for flat in self._pools[message.gradients].whole:
+        for flat in self._buckets[message.gradients].whole:
             shard = flat.new_empty(len(flat) // len(self._streams.ranks))
             shards.append(shard)
             works.append(reduce_scatter(shard, flat, group, self._backs.get(message.stream)))
@@ -391,7 +391,7 @@ class Carrier:
         return [
             all_gather(flat, shard, group, self._backs.get(message.stream))
             for flat, shard in zip(
-                self._pools[message.gradients].whole, self._shards[message.gradients], strict=True
+                self._buckets[message.gradients].whole, self._shards[message.gradients], strict=True
             )
         ]
 
@@ -407,7 +407,7 @@ class Carrier:
         return self._servers[message.gradients, message.offset_bytes]
 
     def _server_is_busy(self, message: Message) -> bool:
-        """Whether gloo still carries a message of this stream between others and the same server."""
+        """Whether gloo still sends a message of this stream to the same server."""
         return any(
             not self._sent[number].done and self._server(self.plan.messages[number]) == self._server(message)
             for number in self.launched[message.stream]

@@ -1,4 +1,4 @@
-"""On random workloads no policy beats its bound, and the native simulator runs tasks as its readable twin does."""
+"""On random workloads no policy beats its bound, and the native simulator runs tasks as its readable reference does."""
 
 from __future__ import annotations
 
