@@ -3,45 +3,24 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
-import typer
-from typer.testing import CliRunner
 
-from coppice.cli import Commands
-from coppice.cli.compare import compare
 from coppice.comparison.table import COLUMNS
 from coppice.simulation import DEFAULT_MODEL
+from support.commands import Answer, run
 
-Run = Callable[..., "Outcome"]
 STAR = ("star", "--set", "gpus=4", "--set", "gb_per_s=10")
 
 
-class Outcome:
-    def __init__(self, code: int, out: str, err: str) -> None:
-        self.code, self.out, self.err = code, out, err
+def compared(*words: str | Path) -> Answer:
+    return run("compare", *words)
 
 
-@pytest.fixture
-def run() -> Run:
-    app = typer.Typer(cls=Commands, pretty_exceptions_enable=False)
-    app.command("compare")(compare)
-    app.command("other")(lambda: None)
-
-    def call(*arguments: str | Path) -> Outcome:
-        result = CliRunner().invoke(app, ["compare", *map(str, arguments)])
-        if result.exception is not None and not isinstance(result.exception, SystemExit):
-            raise result.exception
-        return Outcome(result.exit_code, result.stdout, result.stderr)
-
-    return call
-
-
-def test_table_ranges_and_model(run: Run) -> None:
-    done = run(*STAR, "--sizes", "1K:64M:256", "--algorithm", "forest, ring", "--jobs", "1")
-    assert done.code == 0, done.err
+def test_table_ranges_and_model() -> None:
+    done = compared(*STAR, "--sizes", "1K:64M:256", "--algorithm", "forest, ring", "--jobs", "1")
+    assert done.status == 0, done.err
     lines = done.out.splitlines()
     assert lines[0] == "# all_reduce on star of 4 (4 ranks)"
     assert lines[1] == f"# model: {DEFAULT_MODEL.text}"
@@ -52,15 +31,15 @@ def test_table_ranges_and_model(run: Run) -> None:
     assert "of the limit at 64M" in lines[-1]
 
 
-def test_all_prints_every_algorithm(run: Run) -> None:
-    few = run(*STAR, "--sizes", "1K", "-a", "forest,ring", "-j", "1")
-    every = run(*STAR, "--sizes", "1K", "-a", "forest,ring", "-j", "1", "--all")
+def test_all_prints_every_algorithm() -> None:
+    few = compared(*STAR, "--sizes", "1K", "-a", "forest,ring", "-j", "1")
+    every = compared(*STAR, "--sizes", "1K", "-a", "forest,ring", "-j", "1", "--all")
     assert len(every.out.splitlines()) == len(few.out.splitlines()) + 1 + 2 + 2
 
 
-def test_json(run: Run) -> None:
+def test_json() -> None:
     ideal = ("--model", "ideal")
-    record = json.loads(run(*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1", *ideal, "--json").out)
+    record = json.loads(compared(*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1", *ideal, "--json").out)
     assert set(record) == {
         *("collective", "topology", "topology_sha256", "ranks", "root", "model", "optimum", "latency_bound"),
         *("best", "nccl", "refusals", "rows", "in_network"),
@@ -73,44 +52,44 @@ def test_json(run: Run) -> None:
     assert record["best"][0]["algorithm"] == "ring"
 
 
-def test_files(run: Run, tmp_path: Path) -> None:
+def test_files(tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     table, picture, results = (tmp_path / name for name in ("t.csv", "p.png", "r.jsonl"))
     arguments = (*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1")
-    done = run(*arguments, "--csv", table, "--plot", picture, "--results", results)
-    assert done.code == 0, done.err
+    done = compared(*arguments, "--csv", table, "--plot", picture, "--results", results)
+    assert done.status == 0, done.err
     assert table.read_text().splitlines()[0] == ",".join(COLUMNS)
     assert picture.read_bytes().startswith(b"\x89PNG")
     assert len(results.read_text().splitlines()) == 3
-    assert run(*arguments, "--results", results).out == done.out
+    assert compared(*arguments, "--results", results).out == done.out
     assert sorted(path.name for path in tmp_path.iterdir()) == ["p.png", "r.jsonl", "t.csv"]
 
 
-def test_options_of_the_model_and_the_problem(run: Run) -> None:
+def test_options_of_the_model_and_the_problem() -> None:
     arguments = ("--sizes", "1K", "-a", "binomial", "-j", "1", "-c", "broadcast", "--root", "2", "--json")
-    slow = json.loads(run(*STAR, *arguments, "--assume", "overhead=5", "--assume", "sharing=fair").out)
+    slow = json.loads(compared(*STAR, *arguments, "--assume", "overhead=5", "--assume", "sharing=fair").out)
     assert (slow["root"], slow["model"]["overhead_us"], slow["model"]["sharing"]) == (2, 5.0, "fair")
     assert slow["rows"][0]["time_us"] > 10
 
 
-def test_both_classes_of_rates(run: Run) -> None:
+def test_both_classes_of_rates() -> None:
     arguments = ("dgx-a100", "--sizes", "1G", "-a", "ring", "-j", "1")
-    both = run(*arguments, "--rates", "nominal,measured")
-    assert both.code == 0, both.err
+    both = compared(*arguments, "--rates", "nominal,measured")
+    assert both.status == 0, both.err
     assert "measured" in both.out
-    nominal = json.loads(run(*arguments, "--rates", "nominal", "--json").out)
-    records = json.loads(run(*arguments, "--rates", "nominal,measured", "--json").out)["comparisons"]
+    nominal = json.loads(compared(*arguments, "--rates", "nominal", "--json").out)
+    records = json.loads(compared(*arguments, "--rates", "nominal,measured", "--json").out)["comparisons"]
     assert records[0] == nominal
     assert records[1]["rows"][0]["time_us"] > records[0]["rows"][0]["time_us"]
 
 
 @pytest.mark.slow
-def test_gain(run: Run) -> None:
+def test_gain() -> None:
     arguments = ("dgx-a100", "--boxes", "1,2", "--gain", "--sizes", "64M", "-j", "1", "-c", "all_gather")
-    done = run(*arguments)
-    assert done.code == 0, done.err
+    done = compared(*arguments)
+    assert done.status == 0, done.err
     assert done.out.splitlines()[3].split()[:2] == ["2", "16"]
-    record = json.loads(run(*arguments, "--json").out)
+    record = json.loads(compared(*arguments, "--json").out)
     assert [row["boxes"] for row in record["rows"]] == [1, 2]
 
 
@@ -130,42 +109,42 @@ def test_gain(run: Run) -> None:
         (("dgx-a100", "--rates", "nominal,measured", "--results", "x"), "a time"),
     ],
 )
-def test_bad_input_is_one_sentence(run: Run, arguments: tuple[str, ...], words: str) -> None:
-    done = run(*arguments)
-    assert (done.code, done.out) == (2, "")
+def test_bad_input_is_one_sentence(arguments: tuple[str, ...], words: str) -> None:
+    done = compared(*arguments)
+    assert (done.status, done.out) == (2, "")
     assert words in done.err
     assert len(done.err.strip().splitlines()) == 1
 
 
-def test_what_is_left_out_and_what_needs_help_is_named(run: Run) -> None:
+def test_what_is_left_out_and_what_needs_help_is_named() -> None:
     """Relaying is a mark, the help of switches a section with an optimum of its own, and the rest has its reason."""
     words = (
         *("dgx-h100", "--boxes", "2", "--sizes", "64M", "-j", "1", "-a"),
         "forest,allgather-reduce,nvls-tree,nvls",
     )
-    shown = run(*words).out
+    shown = compared(*words).out
     assert "in-network: with switches that copy and add (optimum 400 GB/s algbw)\n  64M nvls-tree" in shown
     assert "do not apply\n  nvls: nvls needs a switch" in shown
-    assert "allgather-reduce relays" in run(*words, "--all").out
-    refused = run(*words, "--no-relay-gpus", "--no-in-network").out
+    assert "allgather-reduce relays" in compared(*words, "--all").out
+    refused = compared(*words, "--no-relay-gpus", "--no-in-network").out
     assert "allgather-reduce: they send between GPUs" in refused
     assert "in-network: with" not in refused
     assert "nvls-tree: nvls-tree lets switches copy and add" in refused
 
 
 def test_an_interrupted_comparison_says_what_it_keeps(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     results = tmp_path / "results.jsonl"
     words = (*STAR, "-a", "ring", "-j", "1", "--results", results)
-    assert run(*words, "--sizes", "1K,1M").code == 0
+    assert compared(*words, "--sizes", "1K,1M").status == 0
 
     def interrupted(*_: object, **__: object) -> None:
         raise KeyboardInterrupt
 
     monkeypatch.setattr("coppice.comparison.sweep.compare", interrupted)
-    done = run(*words, "--sizes", "1K:1G")
-    assert (done.code, done.out) == (130, "")
+    done = compared(*words, "--sizes", "1K:1G")
+    assert (done.status, done.out) == (130, "")
     assert done.err == f"interrupted: {results} keeps 2 measurements, from which the same command goes on.\n"
-    plain = run(*STAR, "-a", "ring", "-j", "1", "--sizes", "1K")
-    assert (plain.code, plain.err) == (130, "")
+    plain = compared(*STAR, "-a", "ring", "-j", "1", "--sizes", "1K")
+    assert (plain.status, plain.err) == (130, "")

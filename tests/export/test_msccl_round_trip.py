@@ -9,15 +9,8 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from coppice.bounds.problem import Problem
-from coppice.cli import Commands
-from coppice.cli.doctor import doctor
-from coppice.cli.export import export
-from coppice.cli.importing import import_file
-from coppice.cli.verify import verify
 from coppice.collectives import Collective
 from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError
@@ -42,6 +35,7 @@ from coppice.topology.presets import preset
 from reference.oracle import SAMPLED_NAMES, oracle_topology
 from reference.programs import built
 from support.benchmark_scripts import BENCHMARKS, load_benchmark
+from support.commands import run
 from support.msccl_samples import all_pairs, gather, ring_all_reduce
 
 COLLECTIVES = (
@@ -210,25 +204,7 @@ def test_wrong_programs_are_not_imported() -> None:
         to_schedule(right, preset("star", gpus=4))
 
 
-@pytest.fixture
-def app() -> typer.Typer:
-    made = typer.Typer(cls=Commands)
-    for name, command in (
-        ("export", export),
-        ("import", import_file),
-        ("doctor", doctor),
-        ("verify", verify),
-    ):
-        made.command(name)(command)
-    return made
-
-
-def test_commands(app: typer.Typer, tmp_path: Path) -> None:
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result.exit_code, result.stdout, result.stderr
-
+def test_commands(tmp_path: Path) -> None:
     plan, xml, back = tmp_path / "plan.json", tmp_path / "a.xml", tmp_path / "back.json"
     write_plan(plan_of(preset("dgx-a100", boxes=2), Collective.ALL_GATHER), plan)
     code, _, notes = run(

@@ -11,15 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-import typer
-from typer.testing import CliRunner
 
 from coppice.bounds.problem import Problem
-from coppice.cli import Commands
-from coppice.cli.doctor import doctor
-from coppice.cli.export import export
-from coppice.cli.importing import import_file
-from coppice.cli.verify import verify
 from coppice.collectives import Collective
 from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError
@@ -44,6 +37,7 @@ from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology import Topology, subset
 from coppice.topology.presets import preset
 from reference.oracle import SAMPLED_NAMES, oracle_topology
+from support.commands import run
 from support.mscclpp_samples import SAMPLES, pair, text
 
 COLLECTIVES = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
@@ -259,25 +253,7 @@ def test_what_is_not_written() -> None:
     assert mscclpp_json(program_of(parse_document(text(pair()), file="p.json")).program)
 
 
-@pytest.fixture
-def app() -> typer.Typer:
-    made = typer.Typer(cls=Commands)
-    for name, command in (
-        ("export", export),
-        ("import", import_file),
-        ("doctor", doctor),
-        ("verify", verify),
-    ):
-        made.command(name)(command)
-    return made
-
-
-def test_commands(app: typer.Typer, tmp_path: Path) -> None:
-    def run(*arguments: str | Path) -> tuple[int, str, str]:
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert result.exception is None or isinstance(result.exception, SystemExit)
-        return result.exit_code, result.stdout, result.stderr
-
+def test_commands(tmp_path: Path) -> None:
     plan, file, back = tmp_path / "plan.json", tmp_path / "p.mscclpp.json", tmp_path / "back.json"
     write_plan(plan_of(preset("dgx-a100", boxes=2), Collective.ALL_GATHER), plan)
     options = ("--size", "1M:1G", "--name", "gather", "--option", "threads=512", "--option", "blocks=8")
@@ -331,16 +307,16 @@ def test_commands(app: typer.Typer, tmp_path: Path) -> None:
     assert "`--root` is for MSCCL XML" in error
 
 
-def test_the_page_shows_what_is_printed(app: typer.Typer, tmp_path: Path) -> None:
+def test_the_page_shows_what_is_printed(tmp_path: Path) -> None:
     page = (Path(__file__).resolve().parents[2] / "docs" / "runtimes.md").read_text()
     section = page[page.index("## MSCCL++ execution plans") :]
     shown = section.split("```text\n")[1].split("```")[0]
     plan, file = tmp_path / "plan.json", tmp_path / "p.json"
     write_plan(plan_of(preset("dgx-a100", boxes=2), Collective.ALL_REDUCE), plan)
     for arguments in (("export", plan, "--to", "mscclpp-json", "-o", file), ("verify", file)):
-        result = CliRunner().invoke(app, [str(argument) for argument in arguments])
-        assert result.exit_code == 0
-    assert result.stdout == shown
+        answer = run(*arguments)
+        assert answer.status == 0
+    assert answer.out == shown
     for line in section.split("```python\n")[1].split("```")[0].splitlines():
         _, module, _, names = line.split(" ", 3)
         assert all(hasattr(importlib.import_module(module), name) for name in names.split(", "))

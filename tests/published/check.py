@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import os
 import shlex
 import shutil
@@ -10,28 +9,9 @@ import tempfile
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
-from typer.testing import CliRunner
-
-from coppice.cli import app
-
-
-class Answer(NamedTuple):
-    """What a command answered."""
-
-    status: int
-    out: str
-    err: str
-
-    @property
-    def text(self) -> str:
-        """Both streams, blank space as one space each, for searches that do not depend on line ends."""
-        return " ".join((self.out + " " + self.err).split())
-
-    @property
-    def json(self) -> Any:
-        return json.loads(self.out)
+from support.commands import Answer, run
 
 
 class Check(NamedTuple):
@@ -67,10 +47,7 @@ def answered(command: str) -> Answer:
         stdin = Path(words[words.index("<") + 1]).read_bytes()
         del words[words.index("<") :]
     assert words[0] == "coppice", command
-    result = CliRunner().invoke(app, words[1:], input=stdin)
-    if result.exception is not None and not isinstance(result.exception, SystemExit):
-        raise result.exception
-    return Answer(result.exit_code, result.stdout, result.stderr)
+    return run(*words[1:], stdin=stdin)
 
 
 @contextmanager

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.errors import InputError
-from coppice.planners.algorithms.catalogue import algorithms, case_of, make
+from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.planning import plan
 from coppice.program.dialects.thread_blocks.lower import lower_to_program
 from coppice.program.dialects.thread_blocks.program import Program
 from coppice.topology.presets import preset
+from reference.catalogue import made_on_a_star
 from reference.programs import pair_all_reduce, ring_all_gather, ring_all_reduce
 from support.msccl_samples import all_pairs, gather
 from support.msccl_samples import ring_all_reduce as kept_ring
@@ -27,16 +27,8 @@ def catalogue(
     name: str, collective: Collective, ranks: int, *, in_place: bool, fused: bool
 ) -> Program | None:
     """The program of an algorithm, where it serves so many ranks."""
-    entry = algorithms()[name, collective]
-    root = ranks - 1 if collective.rooted else None
-    case = case_of(entry, Problem(topology=preset("star", gpus=ranks), collective=collective, root=root), {})
-    if entry.refusal(case) is not None:
-        return None
-    try:
-        body = make(entry, case)
-    except InputError:  # a family that only some topologies suit
-        return None
-    return lower_to_program(body, in_place=in_place, fused=fused, channels=2)
+    body = made_on_a_star(algorithms()[name, collective], ranks, ranks - 1)
+    return body and lower_to_program(body, in_place=in_place, fused=fused, channels=2)
 
 
 def _samples() -> list[Program]:

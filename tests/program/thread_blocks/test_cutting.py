@@ -33,7 +33,7 @@ from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.program.order import Deadlock
 from coppice.schedule.verification.report import Findings
 from coppice.topology.presets import preset
-from reference.programs import OUT, TMP
+from reference.programs import OUT, TMP, built
 from reference.runtime_run import Wire, finishes
 
 SMALL = Buffers(simple=64, ll=128, ll128=128, line=16)
@@ -54,15 +54,7 @@ def exchange(count: int, *, turns: bool, protocol: str = "Simple", ranks: int = 
             ]
             for op, slots in reversed(steps) if turns and rank % 2 else steps:
                 build.step(block, op, count=count, **slots)
-    return build.program(
-        collective=Collective.ALL_GATHER,
-        num_chunks=ranks * count,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[count] * ranks,
-        output_chunks=[ranks * count] * ranks,
-        protocol=protocol,
-    )
+    return built(build, Collective.ALL_GATHER, ranks, ranks * count, inputs=count, protocol=protocol)
 
 
 def limit_of(program: Program, buffers: Buffers) -> int | None:
@@ -173,14 +165,12 @@ def programs(draw: st.DrawFn) -> Program:
             else:
                 build.step(block, StepOp.SEND, src=(TMP, 0), count=count, after=after)
         mine.append((ident, own[0][0]))
-    return build.program(
-        collective=rng.choice([Collective.ALL_REDUCE, Collective.ALL_GATHER]),
-        num_chunks=ranks,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[ranks] * ranks,
-        output_chunks=[ranks] * ranks,
-        scratch_chunks=[80] * ranks,
+    return built(
+        build,
+        rng.choice([Collective.ALL_REDUCE, Collective.ALL_GATHER]),
+        ranks,
+        ranks,
+        scratch=80,
         protocol=protocol,
     )
 
@@ -238,10 +228,7 @@ def test_flags_count_so_many_passes() -> None:
     build = ProgramBuilder(1)
     build.step(build.block(0), StepOp.COPY, src=(TMP, 0), dst=(OUT, 0))
     build.step(build.block(0), StepOp.COPY, src=(OUT, 0), dst=(TMP, 1), after=[(0, 0)])
-    program = build.program(
-        collective=Collective.ALL_REDUCE, num_chunks=1, in_place=True, out_of_place=False, input_chunks=[1],
-        output_chunks=[1], scratch_chunks=[2], protocol="LL",
-    )  # fmt: skip
+    program = built(build, Collective.ALL_REDUCE, 1, 1, scratch=2, protocol='LL')  # fmt: skip
     assert most_in_passes(program, AMD) == 2**30
     assert most_in_passes(program, NVIDIA) == 2**31
     assert [finishes(program, size, Wire(8, (0,), most_passes=4), seed=0) for size in (32, 33)] == [
@@ -295,10 +282,7 @@ def test_values_exchanged_in_place_are_limited_by_max_bytes() -> None:
         block = build.block(rank, send=1 - rank, recv=1 - rank)
         build.step(block, StepOp.SEND, src=(OUT, 0), count=8)
         build.step(block, StepOp.RECV_REDUCE_COPY, src=(OUT, 0), dst=(OUT, 0), count=8)
-    program = build.program(
-        collective=Collective.ALL_REDUCE, num_chunks=8, in_place=True, out_of_place=False, input_chunks=[8, 8],
-        output_chunks=[8, 8],
-    )  # fmt: skip
+    program = built(build, Collective.ALL_REDUCE, 2, 8)  # fmt: skip
     assert not verify_program(program).ok
     limited = within_safe_sizes(program)
     assert limited.max_bytes == AMD.pass_bytes("Simple") // 4 * 8

@@ -28,6 +28,7 @@ from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.program.memory import Buffer
 from coppice.schedule.plan import Plan
 from coppice.topology.presets import preset
+from reference.programs import built
 from reference.programs_waves import goes_wrong
 
 OUT, SCRATCH = Buffer.OUTPUT, Buffer.SCRATCH
@@ -127,16 +128,7 @@ def swap(*, second: StepOp, offset: int, count: int) -> Program:
             build.step(block, StepOp.RECV, dst=(SCRATCH, 0), count=2)
         else:
             build.step(block, second, dst=(OUT, offset), count=count)
-    return build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=3,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[3, 3],
-        output_chunks=[3, 3],
-        scratch_chunks=[2, 2],
-        protocol="LL",
-    )
+    return built(build, Collective.ALL_REDUCE, 2, 3, scratch=2, protocol="LL")
 
 
 @pytest.mark.parametrize(

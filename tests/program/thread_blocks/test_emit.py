@@ -12,22 +12,15 @@ import pytest
 import coppice.program.dialects.thread_blocks.lower
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.catalogue import algorithms, case_of, make
 from coppice.planners.planning import plan
 from coppice.program.dialects.thread_blocks.emit import Emitter
 from coppice.program.dialects.thread_blocks.lower import lower_to_program
 from coppice.program.dialects.thread_blocks.program import Program
 from coppice.rows import sorted_rows
 from coppice.topology.presets import preset
+from reference.catalogue import made_on_a_star, moving
 from reference.programs_emit import Emitter as SlowEmitter
-
-MOVING = [
-    pytest.param(entry, id=f"{name}-{collective}", marks=[pytest.mark.slow] if at % 3 else [])
-    for at, ((name, collective), entry) in enumerate(algorithms().items())
-    if collective is not Collective.BARRIER
-]
 
 
 class Both:
@@ -85,17 +78,11 @@ def test_forests(name: str, options: dict[str, int], collective: Collective) -> 
         lower_in_all_forms(plan(problem, trees=trees, ring=False).plan.body, collective)
 
 
-@pytest.mark.parametrize("entry", MOVING)
+@pytest.mark.parametrize("entry", moving(slow=True))
 def test_catalogue(entry: Algorithm) -> None:
     for ranks in (1, 3, 4, 6):
-        root = ranks // 3 if entry.collective.rooted else None
-        problem = Problem(topology=preset("star", gpus=ranks), collective=entry.collective, root=root)
-        case = case_of(entry, problem, {})
-        if entry.refusal(case) is not None:
-            continue
-        try:
-            body = make(entry, case)
-        except InputError:  # a family that only some topologies suit
+        body = made_on_a_star(entry, ranks, ranks // 3)
+        if body is None:
             continue
         lower_in_all_forms(body, entry.collective)
 

@@ -11,7 +11,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.algorithms.algorithm import Algorithm
-from coppice.planners.algorithms.catalogue import algorithms, case_of, make
+from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.planning import plan
 from coppice.program.buffer_layout import in_sub_chunks
 from coppice.program.dialects.thread_blocks.lower import lower_to_program
@@ -20,14 +20,10 @@ from coppice.program.dialects.thread_blocks.verify import verify_program
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.topology.presets import preset
+from reference.catalogue import made_on_a_star, moving
 from reference.oracle import ENTRIES, oracle_topology
 
 TREES = [collective for collective in Collective if collective.made_of_trees]
-MOVING = [
-    pytest.param(entry, id=f"{name}-{collective}", marks=[pytest.mark.slow] if at % 3 else [])
-    for at, ((name, collective), entry) in enumerate(algorithms().items())
-    if collective is not Collective.BARRIER
-]
 
 
 def planned(problem: Problem, trees: int | None = 1) -> Forest | Schedule:
@@ -64,16 +60,11 @@ def test_forests(name: str, collective: Collective) -> None:
         assert_right(lower_to_program(body, in_place=in_place, fused=fused))
 
 
-@pytest.mark.parametrize("entry", MOVING)
+@pytest.mark.parametrize("entry", moving(slow=True))
 def test_catalogue(entry: Algorithm) -> None:
     for ranks in (1, 2, 3, 4, 6, 9):
-        root = ranks // 3 if entry.collective.rooted else None
-        case = case_of(entry, problem_of("star", entry.collective, root, gpus=ranks), {})
-        if entry.refusal(case) is not None:
-            continue
-        try:
-            body = make(entry, case)
-        except InputError:  # a family that only some topologies suit
+        body = made_on_a_star(entry, ranks, ranks // 3)
+        if body is None:
             continue
         for in_place, fused in forms(entry.collective):
             program = lower_to_program(body, in_place=in_place, fused=fused, channels=3, max_count=4)
@@ -109,8 +100,8 @@ def test_fewer_channels_where_thread_blocks_are_few() -> None:
 def test_ring_all_reduce_is_fused() -> None:
     """The textbook sequence of the ring: send, receive-reduce-sends, one that keeps the sum, copy-sends, receive."""
     ranks = 5
-    entry = algorithms()["ring", Collective.ALL_REDUCE]
-    body = make(entry, case_of(entry, problem_of("star", Collective.ALL_REDUCE, gpus=ranks), {}))
+    body = made_on_a_star(algorithms()["ring", Collective.ALL_REDUCE], ranks, 0)
+    assert body is not None
     program = lower_to_program(body)
     middle = [StepOp.RECV_REDUCE_SEND] * (ranks - 2)
     wanted = [
@@ -152,8 +143,8 @@ def test_refused() -> None:
     gather = planned(problem_of("star", Collective.ALL_GATHER, gpus=4))
     with pytest.raises(InputError, match="1 channel or more"):
         lower_to_program(gather, channels=0)
-    entry = algorithms()["bruck", Collective.BARRIER]
-    barrier = make(entry, case_of(entry, problem_of("star", Collective.BARRIER, gpus=4), {}))
+    barrier = made_on_a_star(algorithms()["bruck", Collective.BARRIER], 4, 0)
+    assert barrier is not None
     with pytest.raises(InputError, match="found a barrier"):
         lower_to_program(barrier)
     weighted = Problem(topology=preset("star", gpus=3), collective=Collective.ALL_GATHER, weights=(1, 2, 3))
@@ -162,8 +153,7 @@ def test_refused() -> None:
 
 
 def test_shares_that_are_too_fine() -> None:
-    entry = algorithms()["ring", Collective.ALL_GATHER]
-    body = make(entry, case_of(entry, problem_of("star", Collective.ALL_GATHER, gpus=2), {}))
+    body = made_on_a_star(algorithms()["ring", Collective.ALL_GATHER], 2, 0)
     assert isinstance(body, Schedule)
     double = replace(
         body,

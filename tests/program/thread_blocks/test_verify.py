@@ -16,6 +16,7 @@ from reference.programs import (
     IN,
     OUT,
     TMP,
+    built,
     changed,
     pair_all_reduce,
     ring_all_gather,
@@ -70,14 +71,7 @@ def test_receiving_first_stands_still() -> None:
         block = build.block(rank, send=1 - rank, recv=1 - rank)
         build.step(block, StepOp.RECV, dst=(OUT, 1 - rank))
         build.step(block, StepOp.SEND, src=(OUT, rank))
-    program = build.program(
-        collective=Collective.ALL_GATHER,
-        num_chunks=2,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[1, 1],
-        output_chunks=[2, 2],
-    )
+    program = built(build, Collective.ALL_GATHER, 2, 2, inputs=1)
     message = only_failure(program)
     assert "waits for the message of rank 1, thread block 0, step 1 (send), behind its step 0" in message
 
@@ -105,14 +99,7 @@ def test_order_through_other_ranks_counts() -> None:
     build.step(build.block(0, recv=1), StepOp.RECV, dst=(OUT, 0))
     build.step(build.block(1, send=0), StepOp.SEND, src=(OUT, 0), after=[(1, 0)])
     build.step(build.block(1, recv=0), StepOp.RECV_REDUCE_COPY, src=(OUT, 0), dst=(OUT, 0))
-    program = build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=1,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[1, 1],
-        output_chunks=[1, 1],
-    )
+    program = built(build, Collective.ALL_REDUCE, 2, 1)
     assert verify_program(program).ok
     early = with_columns(program, dep_start=[0] * 5, dep_block=[], dep_step=[])
     report = verify_program(early)
@@ -141,16 +128,7 @@ def test_double_reduction() -> None:
             twice.step(block, StepOp.SEND, src=(IN, 0))
         twice.step(block, StepOp.RECV_REDUCE_COPY, src=(IN, 0), dst=(OUT, 0))
         twice.step(block, StepOp.RECV_REDUCE_COPY, src=(OUT, 0), dst=(OUT, 0))
-    message = only_failure(
-        twice.program(
-            collective=Collective.ALL_REDUCE,
-            num_chunks=1,
-            in_place=False,
-            out_of_place=True,
-            input_chunks=[1, 1],
-            output_chunks=[1, 1],
-        )
-    )
+    message = only_failure(built(twice, Collective.ALL_REDUCE, 2, 1, in_place=False, out_of_place=True))
     assert message == (
         "rank 0, thread block 0, step 3 (recv_reduce_copy) adds the contribution of rank 1 to chunk 0 a second time."
     )
@@ -217,15 +195,7 @@ def test_connection_with_two_senders() -> None:
         for _ in range(2):
             block = build.block(rank, send=1 - rank)
             build.step(block, StepOp.SEND, src=(IN, 0))
-    program = build.program(
-        collective=Collective.BROADCAST,
-        root=0,
-        num_chunks=1,
-        in_place=True,
-        out_of_place=False,
-        input_chunks=[1, 1],
-        output_chunks=[1, 1],
-    )
+    program = built(build, Collective.BROADCAST, 2, 1, root=0)
     assert "rank 0, thread block 0 and thread block 1 both send to rank 1 on channel 0" in only_failure(
         program
     )
@@ -282,14 +252,8 @@ def test_rooted_collectives(collective: Collective, *, in_place: bool, root: int
             build.step(target, StepOp.RECV, dst=(OUT, 0))
             if not in_place:
                 build.step(source, StepOp.COPY, src=(IN, root), dst=(OUT, 0))
-    program = build.program(
-        collective=collective,
-        root=root,
-        num_chunks=2,
-        in_place=in_place,
-        out_of_place=not in_place,
-        input_chunks=[0, 0],
-        output_chunks=[0, 0],
+    program = built(
+        build, collective, 2, 2, inputs=0, outputs=0, in_place=in_place, out_of_place=not in_place, root=root
     )
     report = verify_program(program)
     assert report.ok, report.failures
@@ -303,14 +267,7 @@ def test_all_to_all() -> None:
         build.step(block, StepOp.SEND, src=(IN, 2 * (1 - rank)), count=2)
         build.step(block, StepOp.COPY, src=(IN, 2 * rank), dst=(OUT, 2 * rank), count=2)
         build.step(block, StepOp.RECV, dst=(OUT, 2 * (1 - rank)), count=2)
-    program = build.program(
-        collective=Collective.ALL_TO_ALL,
-        num_chunks=4,
-        in_place=False,
-        out_of_place=True,
-        input_chunks=[4, 4],
-        output_chunks=[4, 4],
-    )
+    program = built(build, Collective.ALL_TO_ALL, 2, 4, in_place=False, out_of_place=True)
     assert verify_program(program).ok
     wrong = verify_program(changed(program, "dst_offset", 2, 0))
     assert (
@@ -335,14 +292,7 @@ def test_copying_a_slot_onto_itself_disturbs_no_reader() -> None:
         receiver = build.block(rank, recv=1 - rank)
         build.step(receiver, StepOp.RECV, dst=(OUT, 1 - rank))
         build.step(receiver, StepOp.COPY, src=(IN, 0), dst=(OUT, rank))
-    both = build.program(
-        collective=Collective.ALL_GATHER,
-        num_chunks=2,
-        in_place=True,
-        out_of_place=True,
-        input_chunks=[1, 1],
-        output_chunks=[2, 2],
-    )
+    both = built(build, Collective.ALL_GATHER, 2, 2, inputs=1, out_of_place=True)
     assert verify_program(both).ok
     # Copied to another slot, it is a write like any other.
     elsewhere = changed(both, "dst_offset", 2, 1 - int(both.dst_offset[2]))
@@ -355,15 +305,7 @@ def test_a_sum_with_what_was_never_written_names_its_buffer() -> None:
     for rank in range(2):
         block = build.block(rank)
         build.step(block, StepOp.REDUCE, src=(Buffer.INPUT, 0), dst=(Buffer.SCRATCH, 0))
-    program = build.program(
-        collective=Collective.ALL_REDUCE,
-        num_chunks=1,
-        in_place=False,
-        out_of_place=True,
-        input_chunks=[1, 1],
-        output_chunks=[1, 1],
-        scratch_chunks=[1, 1],
-    )
+    program = built(build, Collective.ALL_REDUCE, 2, 1, scratch=1, in_place=False, out_of_place=True)
     failures = " ".join(verify_program(program).failures)
     assert "reads slot 0 of the scratch, which nothing was written to" in failures
     assert "of the input, which nothing" not in failures
