@@ -2,10 +2,10 @@
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/vector.h>
 
-#include "packet_network/experiment.h"
-#include "packet_network/exploration.h"
 #include "bindings.h"
 #include "counters.h"
+#include "packet_network/experiment.h"
+#include "packet_network/exploration.h"
 
 using namespace coppice::aggregation;
 

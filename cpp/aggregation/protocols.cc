@@ -4,17 +4,17 @@
 #include <string>
 #include <vector>
 
+#include "aggregation/switchml.h"
 #include "atp/atp_server.h"
 #include "atp/atp_switch.h"
 #include "atp/atp_worker.h"
 #include "hardware_trees/camdoop.h"
-#include "stream_trees/netagg.h"
-#include "netreduce/netreduce_switch.h"
-#include "netreduce/netreduce_worker.h"
 #include "hardware_trees/sharp.h"
 #include "hardware_trees/streaming.h"
+#include "netreduce/netreduce_switch.h"
+#include "netreduce/netreduce_worker.h"
+#include "stream_trees/netagg.h"
 #include "stream_trees/switchagg.h"
-#include "aggregation/switchml.h"
 
 namespace coppice::aggregation {
 

@@ -13,8 +13,8 @@
 
 #include <vector>
 
-#include "atp/atp_packet.h"
 #include "aggregation/job_table.h"
+#include "atp/atp_packet.h"
 
 namespace coppice::aggregation {
 

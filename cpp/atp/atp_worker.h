@@ -9,8 +9,8 @@
 // the end of the range, which the server takes as a request for float32.
 #pragma once
 
-#include "atp/atp_packet.h"
 #include "aggregation/node.h"
+#include "atp/atp_packet.h"
 
 namespace coppice::aggregation {
 

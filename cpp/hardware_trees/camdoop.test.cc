@@ -3,7 +3,7 @@
 #include <map>
 
 #include "packet_network/exploration.h"
-#include "testing/lossy.h"
+#include "testing/frames.h"
 #include "testing/testing.h"
 
 using namespace coppice::aggregation;
@@ -16,33 +16,11 @@ std::unique_ptr<Worker> a_worker(const Job& job, int index, Endpoint above) {
   return std::make_unique<CamdoopWorker>(job, index, above);
 }
 
-Job job_of(int workers, int slots, int values, int window, Element element = Element::int32) {
-  return {.id = 7, .workers = workers, .slots = slots, .values = values, .window = window, .element = element,
-          .timeout = 50'000, .give_up_timeout = 1'000'000'000'000, .settings = {}};
-}
-
-Faults faults_of(std::mt19937_64& random) {
-  return {.loss = 0.01 * static_cast<double>(random() % 21), .duplicates = 0.01 * static_cast<double>(random() % 11),
-          .most_late = static_cast<Time>(random() % 3 * 8000)};
-}
-
 template <class T>
 void whole_jobs(std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  const int workers = 1 + static_cast<int>(random() % 32);
-  Job job = job_of(workers, 1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 9),
-                   1 + static_cast<int>(random() % 12), std::is_same_v<T, float> ? Element::float32 : Element::int32);
-  if (random() % 2) job.settings["first"] = 4294967290.0;
-  LossyNetwork network(seed, faults_of(random));
-  SwitchedJob made(network, job, a_hop, a_worker, static_cast<int>(random() % 3 == 0 ? 2 + random() % 4 : 0));
-  Tensors<T> tensors(made.workers.size(), seed);
-  for (int round = 0; round < 3; ++round) {
-    tensors.start(network, made.workers, made.endpoints, random() % 80);
-    CHECK(network.run([&] { return all_done(made.workers); }));
-    CHECK(tensors.right());
-  }
-  CHECK(!network.run([] { return false; }));  // until nobody has anything left to do
-  for (const auto& each : made.switches) CHECK_EQ(each->slots_in_use(), 0);
+  const Job job = drawn_job<T>(random);
+  check_sums<T>(seed, random, job, 8000, a_hop, a_worker);
 }
 
 // The hops of a torus, each with its worker: hop v is endpoint v, its worker endpoint v + size.
@@ -117,21 +95,6 @@ class Torus {
   int size_;
 };
 
-struct Sent final : Outbox {
-  using Outbox::send;
-  void send(std::span<const Endpoint> to, Bytes packet) override {
-    for (Endpoint each : to) all.push_back({each, {packet.begin(), packet.end()}});
-  }
-  std::vector<std::pair<Endpoint, std::vector<std::uint8_t>>> all;
-};
-
-std::vector<std::uint8_t> frame(std::uint8_t type, std::uint32_t number, std::vector<Word> words, std::uint32_t extra = 0,
-                                std::uint32_t job = 7) {
-  FrameBuffer buffer(static_cast<int>(words.size()));
-  const Bytes bytes = buffer.with({.type = type, .job = job, .number = number, .extra = extra}, words);
-  return {bytes.begin(), bytes.end()};
-}
-
 }  // namespace
 
 TEST(camdoop_sums_are_exact_whatever_is_lost_doubled_or_late) {
@@ -163,7 +126,7 @@ TEST(camdoop_on_a_torus_takes_all_links_of_the_root_in_equal_parts) {
 TEST(camdoop_survives_the_failure_of_a_link) {
   for (std::uint64_t seed = 0; seed < 30; ++seed) {
     std::mt19937_64 random(seed);
-    LossyNetwork network(seed, faults_of(random));
+    LossyNetwork network(seed, drawn_faults(random, 8000));
     Torus torus(network, job_of(0, 1 + static_cast<int>(random() % 4), 2, 1 + static_cast<int>(random() % 6)), {3, 3});
     Tensors<std::int32_t> tensors(torus.workers.size(), seed);
     tensors.start(network, torus.workers, torus.endpoints, 300);
@@ -224,7 +187,7 @@ TEST(camdoop_merges_sorted_pairs) {
     const int count = on_torus ? 9 : 1 + static_cast<int>(random() % 12);
     Job job = job_of(count, 1 + static_cast<int>(random() % 5), 1 + static_cast<int>(random() % 5), 2);
     job.settings["pairs"] = 1;
-    LossyNetwork network(seed, faults_of(random));
+    LossyNetwork network(seed, drawn_faults(random, 8000));
     std::unique_ptr<Torus> torus;
     std::unique_ptr<SwitchedJob> tree;
     if (on_torus) {

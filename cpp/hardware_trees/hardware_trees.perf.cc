@@ -2,8 +2,8 @@
 #include <cstdio>
 #include <vector>
 
-#include "hardware_trees/frame.h"
 #include "aggregation/protocols.h"
+#include "hardware_trees/frame.h"
 #include "testing/perf.h"
 
 using namespace coppice::aggregation;

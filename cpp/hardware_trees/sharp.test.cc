@@ -4,9 +4,9 @@
 #include <cmath>
 #include <limits>
 
-#include "shared_memory/float16.h"
 #include "packet_network/exploration.h"
-#include "testing/lossy.h"
+#include "shared_memory/float16.h"
+#include "testing/frames.h"
 #include "testing/testing.h"
 
 using namespace coppice::aggregation;
@@ -20,45 +20,16 @@ std::unique_ptr<Worker> a_worker(const Job& job, int index, Endpoint above) {
 }
 
 Job job_of(int workers, int values, int window, Element element = Element::int32) {
-  return {.id = 7, .workers = workers,
-          .slots = window, .values = values, .window = window, .element = element, .timeout = 50'000, .give_up_timeout = 1'000'000'000'000,
-          .settings = {}};
+  return coppice::testing::job_of(workers, window, values, window, element);
 }
 
 template <class T>
 void whole_jobs(std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  const int workers = 1 + static_cast<int>(random() % 32);
-  Job job = job_of(workers, 1 + static_cast<int>(random() % 9), 1 + static_cast<int>(random() % 12),
-                   std::is_same_v<T, float> ? Element::float32 : Element::int32);
+  Job job = drawn_job<T>(random);
+  job.slots = job.window;
   job.settings["low_latency"] = static_cast<double>(random() % 200);
-  if (random() % 2) job.settings["first"] = 4294967290.0;
-  const Faults faults{.loss = 0.01 * static_cast<double>(random() % 21), .duplicates = 0.01 * static_cast<double>(random() % 11),
-                      .most_late = static_cast<Time>(random() % 3 * 15000)};
-  LossyNetwork network(seed, faults);
-  SwitchedJob made(network, job, a_switch, a_worker, static_cast<int>(random() % 3 == 0 ? 2 + random() % 4 : 0));
-  Tensors<T> tensors(made.workers.size(), seed);
-  for (int round = 0; round < 4; ++round) {
-    tensors.start(network, made.workers, made.endpoints, random() % 80);
-    CHECK(network.run([&] { return all_done(made.workers); }));
-    CHECK(tensors.right());
-  }
-  for (const auto& each : made.switches) CHECK_EQ(each->slots_in_use(), 0);
-}
-
-struct Sent final : Outbox {
-  using Outbox::send;
-  void send(std::span<const Endpoint> to, Bytes packet) override {
-    for (Endpoint each : to) all.push_back({each, {packet.begin(), packet.end()}});
-  }
-  std::vector<std::pair<Endpoint, std::vector<std::uint8_t>>> all;
-};
-
-std::vector<std::uint8_t> frame(std::uint8_t type, std::uint32_t number, std::vector<Word> words, std::uint32_t extra = 0,
-                                std::uint32_t job = 7) {
-  FrameBuffer buffer(static_cast<int>(words.size()));
-  const Bytes bytes = buffer.with({.type = type, .job = job, .number = number, .extra = extra}, words);
-  return {bytes.begin(), bytes.end()};
+  check_sums<T>(seed, random, job, 15000, a_switch, a_worker);
 }
 
 Word bits(float value) { return std::bit_cast<Word>(value); }

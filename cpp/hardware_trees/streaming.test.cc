@@ -3,7 +3,7 @@
 #include <cstring>
 
 #include "packet_network/exploration.h"
-#include "testing/lossy.h"
+#include "testing/frames.h"
 #include "testing/testing.h"
 
 using namespace coppice::aggregation;
@@ -16,44 +16,12 @@ std::unique_ptr<Worker> a_worker(const Job& job, int index, Endpoint above) {
   return std::make_unique<StreamingWorker>(job, index, above);
 }
 
-Job job_of(int workers, int slots, int values, int window, Element element = Element::int32) {
-  return {.id = 7, .workers = workers, .slots = slots, .values = values, .window = window, .element = element,
-          .timeout = 50'000, .give_up_timeout = 1'000'000'000'000, .settings = {}};
-}
-
 template <class T>
 void whole_jobs(std::uint64_t seed) {
   std::mt19937_64 random(seed);
-  const int workers = 1 + static_cast<int>(random() % 32);
-  Job job = job_of(workers, 1 + static_cast<int>(random() % 8), 1 + static_cast<int>(random() % 9),
-                   1 + static_cast<int>(random() % 12), std::is_same_v<T, float> ? Element::float32 : Element::int32);
+  Job job = drawn_job<T>(random);
   job.settings["headroom"] = static_cast<double>(random() % static_cast<std::uint64_t>(job.slots));
-  if (random() % 2) job.settings["first"] = 4294967290.0;
-  const Faults faults{.loss = 0.01 * static_cast<double>(random() % 21), .duplicates = 0.01 * static_cast<double>(random() % 11),
-                      .most_late = static_cast<Time>(random() % 3 * 1500)};
-  LossyNetwork network(seed, faults);
-  SwitchedJob made(network, job, a_switch, a_worker, static_cast<int>(random() % 3 == 0 ? 2 + random() % 4 : 0));
-  Tensors<T> tensors(made.workers.size(), seed);
-  for (int round = 0; round < 3; ++round) {
-    tensors.start(network, made.workers, made.endpoints, random() % 80);
-    CHECK(network.run([&] { return all_done(made.workers); }));
-    CHECK(tensors.right());
-  }
-  for (const auto& each : made.switches) CHECK_EQ(each->slots_in_use(), 0);
-}
-
-struct Sent final : Outbox {
-  using Outbox::send;
-  void send(std::span<const Endpoint> to, Bytes packet) override {
-    for (Endpoint each : to) all.push_back({each, {packet.begin(), packet.end()}});
-  }
-  std::vector<std::pair<Endpoint, std::vector<std::uint8_t>>> all;
-};
-
-std::vector<std::uint8_t> frame(std::uint8_t type, std::uint32_t number, std::vector<Word> words, std::uint32_t job = 7) {
-  FrameBuffer buffer(static_cast<int>(words.size()));
-  const Bytes bytes = buffer.with({.type = type, .job = job, .number = number}, words);
-  return {bytes.begin(), bytes.end()};
+  check_sums<T>(seed, random, job, 1500, a_switch, a_worker);
 }
 
 }  // namespace
@@ -151,7 +119,7 @@ TEST(streaming_drops_what_is_not_its_own) {
   node.receive(0, frame(1, 0, {1, 2, 3}), 0, sent);
   node.receive(5, good, 0, sent);                  // from nobody of the job
   node.receive(kNobody, frame(2, 0, {1, 2}), 0, sent);
-  node.receive(0, frame(1, 0, {1, 2}, 8), 0, sent);  // of another job
+  node.receive(0, frame(1, 0, {1, 2}, 0, 8), 0, sent);  // of another job
   node.receive(0, frame(1, 0xffffffff, {1, 2}), 0, sent);
   CHECK_EQ(node.counters()[Count::malformed], good.size() + 4);
   CHECK_EQ(node.counters()[Count::unknown_sender], 3U);

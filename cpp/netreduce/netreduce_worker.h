@@ -13,8 +13,8 @@
 
 #include <vector>
 
-#include "netreduce/netreduce_packet.h"
 #include "aggregation/node.h"
+#include "netreduce/netreduce_packet.h"
 
 namespace coppice::aggregation {
 

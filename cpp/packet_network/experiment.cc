@@ -4,9 +4,9 @@
 #include <cmath>
 #include <cstring>
 
-#include "packet_network/assembly.h"
 #include "aggregation/protocols.h"
 #include "core/hash.h"
+#include "packet_network/assembly.h"
 
 namespace coppice::aggregation {
 

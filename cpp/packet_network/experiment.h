@@ -4,8 +4,8 @@
 #include <string>
 #include <vector>
 
-#include "packet_network/network.h"
 #include "core/stop.h"
+#include "packet_network/network.h"
 
 namespace coppice::aggregation {
 

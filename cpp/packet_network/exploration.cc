@@ -6,10 +6,10 @@
 #include <unordered_map>
 #include <utility>
 
-#include "packet_network/assembly.h"
 #include "aggregation/state.h"
-#include "packet_network/state_key.h"
 #include "core/hash.h"
+#include "packet_network/assembly.h"
+#include "packet_network/state_key.h"
 
 namespace coppice::aggregation {
 

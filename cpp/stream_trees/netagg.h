@@ -37,9 +37,9 @@
 #include <utility>
 #include <vector>
 
+#include "aggregation/job_table.h"
 #include "stream_trees/combine.h"
 #include "stream_trees/fair_shares.h"
-#include "aggregation/job_table.h"
 #include "stream_trees/stream.h"
 
 namespace coppice::aggregation {

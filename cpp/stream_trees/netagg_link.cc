@@ -5,8 +5,8 @@
 #include <stdexcept>
 
 #include "aggregation/bytes.h"
-#include "stream_trees/netagg.h"
 #include "aggregation/state.h"
+#include "stream_trees/netagg.h"
 
 namespace coppice::aggregation::netagg {
 

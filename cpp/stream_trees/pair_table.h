@@ -15,8 +15,8 @@
 #include <span>
 #include <vector>
 
-#include "stream_trees/combine.h"
 #include "aggregation/node.h"
+#include "stream_trees/combine.h"
 
 namespace coppice::aggregation {
 

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "aggregation/bytes.h"
-#include "packet_network/exploration.h"
 #include "aggregation/protocols.h"
+#include "packet_network/exploration.h"
 #include "testing/links.h"
 #include "testing/testing.h"
 

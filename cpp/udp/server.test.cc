@@ -4,8 +4,8 @@
 #include <stdexcept>
 #include <thread>
 
-#include "testing/testing.h"
 #include "aggregation/protocols.h"
+#include "testing/testing.h"
 #include "udp/client.h"
 
 namespace coppice::udp {
