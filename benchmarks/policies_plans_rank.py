@@ -20,7 +20,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, Phase, WholePlan
+from coppice.iteration.policies.whole.phases import Channel, CollectivePhase, GraphOperation, WholePlan
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.training.torch import (
     CollectiveBuffers,
@@ -187,7 +187,7 @@ def exchanges(policy: str, settings: dict[str, Any], steps: int) -> dict[str, An
     sums, sent = graph.operations
 
     def computed(name: str, seconds: float, after: tuple[int, ...], decision: str) -> GraphOperation:
-        decompositions = ((Phase(kind="compute", amount=seconds, channels=("device",)),),)
+        decompositions = ((CollectivePhase(kind="compute", amount=seconds, channels=("device",)),),)
         return GraphOperation(
             name=name, decompositions=decompositions, after=after, decision=decision, group=decision
         )

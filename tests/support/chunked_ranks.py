@@ -19,7 +19,13 @@ from torch.nn.parallel import DistributedDataParallel
 
 from coppice.errors import CheckError, InputError
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
+from coppice.iteration.policies.whole.phases import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationChoice,
+    WholePlan,
+)
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.topology.presets import preset
 from coppice.training.torch.chunked.execution import collective_graph, execute_plan, network_channels
@@ -316,7 +322,7 @@ def carried(rank: int, size: int, folder: Path) -> dict[str, Any]:
     operations = (
         GraphOperation(
             name="layer",
-            decompositions=((Phase(kind="compute", amount=1e-3, channels=("device",)),),),
+            decompositions=((CollectivePhase(kind="compute", amount=1e-3, channels=("device",)),),),
             decision="sums",
             group="sums",
         ),

@@ -16,7 +16,13 @@ from coppice.iteration.policies.whole.partition import (
     collective_decompositions,
     pieces_seconds,
 )
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
+from coppice.iteration.policies.whole.phases import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationChoice,
+    WholePlan,
+)
 from iteration.policies.whole.all_plans import least_seconds
 
 
@@ -31,8 +37,8 @@ def test_exact_times_of_pieces() -> None:
 @pytest.mark.parametrize("pieces", [1, 2, 4, 8, 16, 32])
 def test_tasks_in_pieces_take_what_the_formula_says(pieces: int) -> None:
     for compute, send in ((8.0, 16.0), (16.0, 8.0), (1.0, 1.0)):
-        work = Phase(kind="forward", amount=compute, channels=("device",))
-        sums = Phase(kind="all_reduce", amount=send, channels=("NIC",))
+        work = CollectivePhase(kind="forward", amount=compute, channels=("device",))
+        sums = CollectivePhase(kind="all_reduce", amount=send, channels=("NIC",))
         given = {"decision": "sum", "group": "sum"}
         graph = OperationGraph(
             operations=(
@@ -69,10 +75,10 @@ def test_the_best_number_of_many_pieces() -> None:
 def test_groups_follow_the_formulas(nodes: int, ranks: int) -> None:
     size, inside, between, hop = 64.0, 8.0, 1.0, 0.01
 
-    def seconds(phase: Phase) -> float:
+    def seconds(phase: CollectivePhase) -> float:
         return phase.amount / (inside if phase.channels == ("NVLink",) else between) + hop * phase.starts
 
-    def of(collective: str, label: str) -> tuple[Phase, ...]:
+    def of(collective: str, label: str) -> tuple[CollectivePhase, ...]:
         decompositions, labels = collective_decompositions(collective, size, nodes=nodes, ranks_of_node=ranks)
         return decompositions[labels.index(label)]
 
@@ -109,7 +115,7 @@ def some_step(draw: random.Random, layers: int) -> OperationGraph:
     before: tuple[int, ...] = ()
     for layer in range(layers):
         where = f"layer {layer}"
-        work = Phase(kind="backward", amount=draw.choice([0.5, 1, 3]), channels=("device",))
+        work = CollectivePhase(kind="backward", amount=draw.choice([0.5, 1, 3]), channels=("device",))
         blocking = draw.random() < 0.5
         name = f"C{layer}"
         operations.append(
@@ -218,7 +224,7 @@ def test_more_to_choose_from_never_takes_longer_often(seed: int) -> None:
 
 def test_the_three_axes_together() -> None:
     decompositions, labels = collective_decompositions("all_reduce", 16.0, nodes=4, ranks_of_node=4)
-    work = Phase(kind="backward", amount=12.0, channels=("device",))
+    work = CollectivePhase(kind="backward", amount=12.0, channels=("device",))
     given = {"decision": "sum", "group": "sum"}
     graph = OperationGraph(
         operations=(

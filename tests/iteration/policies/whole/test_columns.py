@@ -10,7 +10,13 @@ import pytest
 from coppice import _core
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
+from coppice.iteration.policies.whole.phases import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationChoice,
+    WholePlan,
+)
 from coppice.iteration.running import run_tasks
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
@@ -68,8 +74,8 @@ def some_graph(draw: random.Random) -> OperationGraph:
         "free": Channel(parallel=True),
     }
 
-    def phase(*names: str) -> Phase:
-        return Phase(
+    def phase(*names: str) -> CollectivePhase:
+        return CollectivePhase(
             kind=draw.choice(["sum", "send"]),
             amount=draw.choice([0, 1, 3]),
             channels=names,
@@ -137,7 +143,7 @@ def test_tasks_of_plans_are_those_of_the_rules() -> None:
 
 def test_plans_and_times_that_cannot_be() -> None:
     def graph(amount: float) -> OperationGraph:
-        work = Phase(kind="sum", amount=amount, channels=("NIC",))
+        work = CollectivePhase(kind="sum", amount=amount, channels=("NIC",))
         operation = GraphOperation(name="sums", decompositions=((work,),), decision="a")
         return OperationGraph(operations=(operation,), channels={"NIC": Channel()})
 

@@ -12,7 +12,13 @@ from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina, packed_experts, remote_share
 from coppice.iteration.policies.whole.lina_inference import PathPopularity, place_experts, second_phase
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
+from coppice.iteration.policies.whole.phases import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationChoice,
+    WholePlan,
+)
 from coppice.iteration.running import run_tasks
 
 
@@ -26,7 +32,7 @@ def operation(
     decision: str = "",
     group: str = "",
 ) -> GraphOperation:
-    phase = Phase(kind=kind, amount=amount, channels=(channel,))
+    phase = CollectivePhase(kind=kind, amount=amount, channels=(channel,))
     return GraphOperation(name=name, decompositions=((phase,),), after=after, decision=decision, group=group)
 
 

@@ -9,14 +9,20 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.operations import MOVES, OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
+from coppice.iteration.policies.whole.phases import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationChoice,
+    WholePlan,
+)
 from coppice.iteration.policies.whole.syndicate import Syndicate, search_plan
 from coppice.iteration.running import run_tasks
 from iteration.policies.whole.all_plans import least_seconds
 
 
-def phase(kind: str, amount: float, *channels: str) -> Phase:
-    return Phase(kind=kind, amount=amount, channels=channels)
+def phase(kind: str, amount: float, *channels: str) -> CollectivePhase:
+    return CollectivePhase(kind=kind, amount=amount, channels=channels)
 
 
 def two_channels() -> OperationGraph:

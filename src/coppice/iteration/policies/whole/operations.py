@@ -25,7 +25,13 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
+from coppice.iteration.policies.whole.phases import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationChoice,
+    WholePlan,
+)
 from coppice.iteration.running import run_tasks
 from coppice.iteration.tasks import TaskGraph
 from coppice.rows import first_rows, offsets, ranges
@@ -214,8 +220,8 @@ class OperationGraph:
             there is not, or something is to be decided of one whose channel is parallel.
 
     Examples:
-        >>> work = Phase(kind="forward", amount=3.0, channels=("device",))
-        >>> sums = Phase(kind="all_reduce", amount=8.0, channels=("network",))
+        >>> work = CollectivePhase(kind="forward", amount=3.0, channels=("device",))
+        >>> sums = CollectivePhase(kind="all_reduce", amount=8.0, channels=("network",))
         >>> graph = OperationGraph(
         ...     operations=(
         ...         GraphOperation(name="layer", decompositions=((work,),), decision="sums", group="sums"),
@@ -275,7 +281,7 @@ class OperationGraph:
                 found[each.decision] = each
         return found
 
-    def phases(self, operation: GraphOperation, plan: WholePlan) -> Iterator[tuple[Phase, str]]:
+    def phases(self, operation: GraphOperation, plan: WholePlan) -> Iterator[tuple[CollectivePhase, str]]:
         """Phases of an operation under a plan, with their channels."""
         choice = plan.choices.get(operation.decision, _PLAIN) if operation.decision else _PLAIN
         decomposition = operation.decompositions[
@@ -343,7 +349,7 @@ class OperationGraph:
             start[number], end[number] = begin, max(over, begin + least[number])
         return max(*busy.values(), *end, 0.0)
 
-    def _forced(self, decompositions: tuple[tuple[Phase, ...], ...]) -> dict[str, float]:
+    def _forced(self, decompositions: tuple[tuple[CollectivePhase, ...], ...]) -> dict[str, float]:
         """Least time of an operation on each channel over all plans."""
         found: dict[str, float] = {}
         for number, decomposition in enumerate(decompositions):
@@ -359,7 +365,7 @@ class OperationGraph:
             )
         return found
 
-    def _least(self, phase: Phase) -> float:
+    def _least(self, phase: CollectivePhase) -> float:
         """Least time of a phase."""
         each = [self.channels[name] for name in phase.channels]
         return min(
@@ -393,8 +399,8 @@ class PlanSpace:
     """Plans of an operation graph that vary some decisions.
 
     Examples:
-        >>> from coppice.iteration.policies.whole.operations import Channel, Phase
-        >>> sums = Phase(kind="all_reduce", amount=8.0, channels=("NIC", "host"))
+        >>> from coppice.iteration.policies.whole.operations import Channel, CollectivePhase
+        >>> sums = CollectivePhase(kind="all_reduce", amount=8.0, channels=("NIC", "host"))
         >>> operation = GraphOperation(name="sums", decompositions=((sums,),), decision="sums")
         >>> graph = OperationGraph(operations=(operation,), channels={"NIC": Channel(), "host": Channel()})
         >>> PlanSpace(graph, pieces=(1, 2, 4)).count()

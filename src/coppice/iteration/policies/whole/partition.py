@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.phases import Phase
+from coppice.iteration.policies.whole.phases import CollectivePhase
 
 AXES = ("substitution", "group", "workload")
 """The three."""
@@ -91,7 +91,7 @@ def collective_decompositions(
     inside: tuple[str, ...] = ("NVLink",),  # Channels inside a node; a rank has its own
     between: tuple[str, ...] = ("NIC",),  # Channels between nodes; a rank has its own
     axes: Iterable[str] = AXES,  # What may be done, of `substitution` and `group`
-) -> tuple[tuple[tuple[Phase, ...], ...], tuple[str, ...]]:
+) -> tuple[tuple[tuple[CollectivePhase, ...], ...], tuple[str, ...]]:
     """Decompositions of a collective of ranks on nodes, with names; the plain one, by rings, first.
 
     Examples:
@@ -104,14 +104,14 @@ def collective_decompositions(
     if n < 1 or k < 1 or ranks < 2:
         raise InputError(f"expected a group of two ranks or more, found {n} nodes of {k}.")
 
-    def ring(kind: str, size: float, group: int, channels: tuple[str, ...]) -> Phase:
+    def ring(kind: str, size: float, group: int, channels: tuple[str, ...]) -> CollectivePhase:
         rounds = 2 if kind == "all_reduce" else 1
         amount = rounds * size * (group - 1) / group
-        return Phase(kind=kind, amount=amount, channels=channels, starts=rounds * (group - 1))
+        return CollectivePhase(kind=kind, amount=amount, channels=channels, starts=rounds * (group - 1))
 
     flat = inside if n == 1 else between
     split = n > 1 and k > 1
-    decompositions: dict[str, tuple[Phase, ...]] = {}
+    decompositions: dict[str, tuple[CollectivePhase, ...]] = {}
     if collective == "all_reduce":
         scatter, gather = (ring(kind, size_bytes, ranks, flat) for kind in ("reduce_scatter", "all_gather"))
         decompositions = {
@@ -134,7 +134,7 @@ def collective_decompositions(
     elif collective == "all_to_all":
         far = size_bytes * (n - 1) / n if n > 1 else size_bytes * (k - 1) / k
         decompositions = {
-            PLAIN: (Phase(kind="all_to_all", amount=far, channels=flat, starts=ranks - 1),),
+            PLAIN: (CollectivePhase(kind="all_to_all", amount=far, channels=flat, starts=ranks - 1),),
             SUBSTITUTED: _sends(size_bytes, n, k, inside, between),
         }
         if split:
@@ -144,16 +144,16 @@ def collective_decompositions(
             )
     elif collective == "broadcast":
         decompositions = {
-            PLAIN: (Phase(kind="broadcast", amount=size_bytes, channels=flat, starts=ranks - 1),),
+            PLAIN: (CollectivePhase(kind="broadcast", amount=size_bytes, channels=flat, starts=ranks - 1),),
             SUBSTITUTED: _sends(size_bytes * ranks, n, k, inside, between),
         }
         if split:
             decompositions[GROUPED] = (
-                Phase(kind="broadcast", amount=size_bytes, channels=between, starts=n - 1),
-                Phase(kind="broadcast", amount=size_bytes, channels=inside, starts=k - 1),
+                CollectivePhase(kind="broadcast", amount=size_bytes, channels=between, starts=n - 1),
+                CollectivePhase(kind="broadcast", amount=size_bytes, channels=inside, starts=k - 1),
             )
     elif collective == "send":
-        decompositions = {PLAIN: (Phase(kind="send", amount=size_bytes, channels=flat),)}
+        decompositions = {PLAIN: (CollectivePhase(kind="send", amount=size_bytes, channels=flat),)}
     else:
         raise InputError(
             "expected all_reduce, all_gather, reduce_scatter, all_to_all, broadcast or send, found "
@@ -165,12 +165,12 @@ def collective_decompositions(
 
 def _sends(
     size: float, nodes: int, ranks_of_node: int, inside: tuple[str, ...], between: tuple[str, ...]
-) -> tuple[Phase, ...]:
+) -> tuple[CollectivePhase, ...]:
     """Send of one part of a rank's buffer to, or from, each other rank."""
     part = size / (nodes * ranks_of_node)
     far, near = (nodes - 1) * ranks_of_node, ranks_of_node - 1
     found = [
-        Phase(kind="send", amount=part * count, channels=channels, starts=count)
+        CollectivePhase(kind="send", amount=part * count, channels=channels, starts=count)
         for count, channels in ((far, between), (near, inside))
         if count
     ]

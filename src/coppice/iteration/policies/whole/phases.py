@@ -19,8 +19,8 @@ class Channel:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Phase:
-    """Phase of an operation, executed by one channel."""
+class CollectivePhase:
+    """CollectivePhase of an operation, executed by one channel."""
 
     kind: str  # What it is, such as `reduce_scatter`
     amount: float  # Bytes, or seconds of computation
@@ -34,7 +34,7 @@ class GraphOperation:
 
     name: str  # Its name
     # Decompositions into phases, the plain one first
-    decompositions: tuple[tuple[Phase, ...], ...]
+    decompositions: tuple[tuple[CollectivePhase, ...], ...]
     labels: tuple[str, ...] = ()  # Names of decompositions; missing: none
     after: tuple[int, ...] = ()  # Numbers of the operations that it comes after
     # Operations with the same one are cut, routed and ordered alike; empty: nothing is to be decided

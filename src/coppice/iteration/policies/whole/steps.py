@@ -15,14 +15,20 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.graph import source_of
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
+from coppice.iteration.policies.whole.phases import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationChoice,
+    WholePlan,
+)
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 
 _START_SECONDS = 10e-6
 """What a piece of an exchange costs, unless told otherwise."""
-_LabelledWays = tuple[tuple[tuple[Phase, ...], ...], tuple[str, ...]]
+_LabelledWays = tuple[tuple[tuple[CollectivePhase, ...], ...], tuple[str, ...]]
 _COMPUTE = "compute"
 _MOST_OPERATIONS = 4000
 """Operations for which a plan is searched, unless told otherwise."""
@@ -151,7 +157,7 @@ class _Layout:
         self.operations: list[GraphOperation] = []
         self.channels: dict[str, Channel] = {}
         self.device_of = order.device_of()
-        self.computes: dict[tuple[int, float], tuple[tuple[Phase, ...], ...]] = {}
+        self.computes: dict[tuple[int, float], tuple[tuple[CollectivePhase, ...], ...]] = {}
         self.exchanges: dict[tuple[int, int, bool], _LabelledWays] = {}
         self.gradients: list[int] = []
         self.gives: dict[tuple[int, bool, int], list[int]] = {}  # stage, forward, micro-batch
@@ -221,7 +227,7 @@ class _Layout:
         number = len(self.operations)
         channel = f"link {sender} to {device}"
         self.channels.setdefault(channel, Channel())
-        phase = Phase(kind="send", amount=self.step.send.seconds, channels=(channel,))
+        phase = CollectivePhase(kind="send", amount=self.step.send.seconds, channels=(channel,))
         self.operations.append(GraphOperation(name=f"{source} sent", decompositions=((phase,),)))
         self.awaited.append((number, key))
         own = self.operations[first]
@@ -260,7 +266,9 @@ class _Layout:
         if (device, seconds) not in self.computes:
             channel = f"device {device}"
             self.channels.setdefault(channel, Channel())
-            self.computes[device, seconds] = ((Phase(kind=_COMPUTE, amount=seconds, channels=(channel,)),),)
+            self.computes[device, seconds] = (
+                (CollectivePhase(kind=_COMPUTE, amount=seconds, channels=(channel,)),),
+            )
         decompositions = self.computes[device, seconds]
         self.operations.append(
             GraphOperation(
@@ -330,12 +338,12 @@ class _Layout:
             tuple(labels),
         )
 
-    def _phase(self, device: int, each: GroupExchange) -> Phase:
+    def _phase(self, device: int, each: GroupExchange) -> CollectivePhase:
         channel = f"{each.link or each.group} of device {device}"
         self.channels.setdefault(channel, Channel(start_seconds=self.start_seconds))
         splits = self._splits(each)
         amount = each.seconds - self.start_seconds if splits else each.seconds
-        return Phase(kind=each.collective, amount=amount, channels=(channel,), starts=int(splits))
+        return CollectivePhase(kind=each.collective, amount=amount, channels=(channel,), starts=int(splits))
 
     def _message(self, device: int, block: LayerBlock, after: int) -> list[int]:
         """Gradient all-reduce of a block."""

@@ -22,7 +22,7 @@ from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.synthesis.blink.growing import GrowingForest
 from coppice.planners.synthesis.blink.packings import Packed, exact_packing, weighted_packing
-from coppice.planners.synthesis.blink.routes import Fabric, Route, Routes, one_hop, routes_between
+from coppice.planners.synthesis.blink.routes import EdgeRoutes, Fabric, Route, one_hop, routes_between
 from coppice.planners.synthesis.blink.whole import whole_packing
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.schedule.forest import Forest
@@ -36,7 +36,7 @@ class LocalTrees:
     """Trees within one machine."""
 
     members: tuple[int, ...]  # Its ranks
-    routes: Routes  # What tree edges run over inside
+    routes: EdgeRoutes  # What tree edges run over inside
     trees: tuple[tuple[Route, ...], ...]  # Edges of each tree
     shares: tuple[Fraction, ...]  # Share of the data of each; they add up to 1
 
@@ -339,7 +339,7 @@ def _fabrics(problem: Problem, options: BlinkOptions, root: int) -> list[Fabric]
     return spanning or [Fabric.TOGETHER]
 
 
-def _one_hop_trees(routes: Routes, root: int, collective: Collective) -> list[tuple[int, list[Route]]]:
+def _one_hop_trees(routes: EdgeRoutes, root: int, collective: Collective) -> list[tuple[int, list[Route]]]:
     """Trees on one switch: every GPU the root of its share, or fed by the root with it."""
     at = {(route.parent, route.child): route for route in routes.routes}
     members = routes.members
@@ -352,7 +352,7 @@ def _one_hop_trees(routes: Routes, root: int, collective: Collective) -> list[tu
     ]
 
 
-def _packed(routes: Routes, root: int, request: Request, answer: _Account) -> Packed:
+def _packed(routes: EdgeRoutes, root: int, request: Request, answer: _Account) -> Packed:
     """The packing that the options ask for."""
     options = request.options
     if options.packing == "exact":
@@ -386,7 +386,7 @@ def _packed(routes: Routes, root: int, request: Request, answer: _Account) -> Pa
     return whole.packed
 
 
-def _slowest(routes: Routes) -> Fraction:
+def _slowest(routes: EdgeRoutes) -> Fraction:
     """The rate of the slowest link that trees may use."""
     used = sorted({e for route in routes.routes for e in route.links})
     return min(routes.topology.gb_per_s(e) for e in used)
@@ -433,7 +433,7 @@ def _three_phases(request: Request, machines: list[tuple[int, ...]], answer: _Ac
     return forest.forest()
 
 
-def _shape(routes: Routes, members: tuple[int, ...]) -> tuple[Any, ...]:
+def _shape(routes: EdgeRoutes, members: tuple[int, ...]) -> tuple[Any, ...]:
     """The same for machines whose GPUs are linked alike, in the same order."""
     place = {rank: number for number, rank in enumerate(members)}
     links: dict[int, int] = {}

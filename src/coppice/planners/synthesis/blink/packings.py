@@ -25,7 +25,7 @@ from coppice.bounds.lp.simplex import solve_in_integers
 from coppice.bounds.network import is_small
 from coppice.display import Brief
 from coppice.errors import CoppiceError, UnreachableError
-from coppice.planners.synthesis.blink.routes import Route, Routes
+from coppice.planners.synthesis.blink.routes import EdgeRoutes, Route
 
 Length = TypeVar("Length", float, Fraction)
 
@@ -99,7 +99,7 @@ def _circle(parent: list[int], root: int) -> list[int]:
 class Packed(Brief):
     """Trees with their rates."""
 
-    routes: Routes  # What their edges run over
+    routes: EdgeRoutes  # What their edges run over
     root: int  # Their root, a rank
     trees: tuple[tuple[int, ...], ...]  # Numbers of the routes of each
     rates: tuple[Fraction, ...]  # Rate of each in GB/s
@@ -134,7 +134,7 @@ def _from_root(routes: list[Route], root: int) -> list[Route]:
 class TreeLoads:
     """Known trees and their link loads."""
 
-    routes: Routes  # What their edges run over
+    routes: EdgeRoutes  # What their edges run over
     root: int  # Their root, a rank
     known: dict[tuple[int, ...], int] = field(default_factory=dict)  # Number of each tree
     # Links of each tree, and how often it loads each
@@ -205,7 +205,7 @@ _CHECKED = 16
 
 
 def weighted_packing(
-    routes: Routes,  # What tree edges may run over
+    routes: EdgeRoutes,  # What tree edges may run over
     root: int,  # Root of the trees, a rank
     *,
     epsilon: float,  # How fast links get longer: less is nearer to the optimum, and slower
@@ -311,7 +311,7 @@ def _scaled_to_room(found: TreeLoads, weights: list[float]) -> tuple[Fraction, .
     return tuple(amount * factor for amount in whole)
 
 
-def exact_packing(routes: Routes, root: int) -> Packed:
+def exact_packing(routes: EdgeRoutes, root: int) -> Packed:
     """Fastest packing, by column generation, with fractional rates and a proof.
 
     The linear program over the trees that are known gives prices of links; the shortest tree under these prices is

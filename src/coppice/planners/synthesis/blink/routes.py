@@ -45,7 +45,7 @@ class Route:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class Routes(Brief):
+class EdgeRoutes(Brief):
     """Routes between some ranks of a topology."""
 
     topology: Topology  # The whole topology
@@ -71,7 +71,7 @@ def routes_between(
     *,
     # Only switches of this host (a row of its hosts), not the network between hosts
     inside: int | None = None,
-) -> Routes:
+) -> EdgeRoutes:
     """Routes between members for a collective on a fabric.
 
     Examples:
@@ -115,7 +115,7 @@ def routes_between(
             if (u, v) not in paths
         ]
         routes.sort(key=lambda route: (route.parent, route.child))
-    return Routes(topology=topology, members=tuple(sorted(members)), routes=tuple(routes))
+    return EdgeRoutes(topology=topology, members=tuple(sorted(members)), routes=tuple(routes))
 
 
 def one_hop(topology: Topology, members: Sequence[int]) -> bool:

@@ -17,7 +17,7 @@ import torch
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.partition import PLAIN, collective_decompositions
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, Phase
+from coppice.iteration.policies.whole.phases import Channel, CollectivePhase, GraphOperation
 from coppice.training.torch.chunked.executors import TaskExecutor, TaskRun
 from coppice.training.torch.chunked.grids import BETWEEN, INSIDE, PhaseGroups
 from coppice.training.torch.chunked.orders import OrderedPlan
@@ -66,8 +66,8 @@ def exchange_operation(
     }
     if ranks == 1:
         names = rows[INSIDE] or rows[BETWEEN]
-        decompositions: tuple[tuple[Phase, ...], ...] = (
-            (Phase(kind=buffers.collective, amount=0.0, channels=names, starts=0),),
+        decompositions: tuple[tuple[CollectivePhase, ...], ...] = (
+            (CollectivePhase(kind=buffers.collective, amount=0.0, channels=names, starts=0),),
         )
         labels: tuple[str, ...] = (PLAIN,)
     else:

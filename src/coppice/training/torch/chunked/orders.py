@@ -26,7 +26,7 @@ from coppice.iteration.running import run_tasks
 from coppice.training.torch.agreement import broadcast_from_first
 
 BARRIER = -1
-"""Phase of a task that only waits for all pieces."""
+"""CollectivePhase of a task that only waits for all pieces."""
 
 
 class OrderedTask(NamedTuple):
@@ -65,9 +65,9 @@ class OrderedPlan:
                 parallel.
 
         Examples:
-            >>> from coppice.iteration.policies.whole.operations import Channel, GraphOperation, Phase
-            >>> work = Phase(kind="forward", amount=3.0, channels=("device",))
-            >>> sums = Phase(kind="all_reduce", amount=8.0, channels=("network",))
+            >>> from coppice.iteration.policies.whole.operations import Channel, GraphOperation, CollectivePhase
+            >>> work = CollectivePhase(kind="forward", amount=3.0, channels=("device",))
+            >>> sums = CollectivePhase(kind="all_reduce", amount=8.0, channels=("network",))
             >>> graph = OperationGraph(
             ...     operations=(
             ...         GraphOperation(name="layer", decompositions=((work,),), decision="a", group="a"),

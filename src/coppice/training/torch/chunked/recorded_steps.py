@@ -17,7 +17,7 @@ from torch import nn
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, Phase
+from coppice.iteration.policies.whole.phases import Channel, CollectivePhase, GraphOperation
 from coppice.training.torch.chunked.execution import NETWORK, exchange_operation, network_channels
 from coppice.training.torch.chunked.grids import PhaseGroups
 from coppice.training.torch.chunked.passes import SectionEntry
@@ -83,7 +83,7 @@ def measured_operation(
     output = None if buffers.output is None else torch.zeros_like(buffers.output)
     own = replace(buffers, tensor=torch.zeros_like(buffers.tensor), output=output)
     grid = groups.of(buffers.group)
-    rows: list[tuple[Phase, str, tuple[int, ...]]] = []
+    rows: list[tuple[CollectivePhase, str, tuple[int, ...]]] = []
     for label, decomposition in zip(operation.labels, operation.decompositions, strict=True):
         steps = piece_steps(own, label, grid, groups.rank)
         rows += [
@@ -116,7 +116,7 @@ def measured_operation(
     return replace(operation, decompositions=decompositions)
 
 
-def _of_times(row: tuple[Phase, str, tuple[int, ...]], seconds: list[float]) -> Phase:
+def _of_times(row: tuple[CollectivePhase, str, tuple[int, ...]], seconds: list[float]) -> CollectivePhase:
     """A phase by its time for the whole and for a small part."""
     whole, part = seconds
     amount = max((whole - part) * _PARTS / (_PARTS - 1), 0.0)

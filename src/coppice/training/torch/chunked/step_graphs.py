@@ -16,7 +16,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, Phase
+from coppice.iteration.policies.whole.phases import Channel, CollectivePhase, GraphOperation
 
 DEVICE = "device"
 """The channel that computes."""
@@ -158,7 +158,7 @@ class _StepRows:
     def __init__(self, piece: float) -> None:
         self._piece = piece
         self.operations: list[GraphOperation] = []
-        self._computed: dict[float, tuple[tuple[Phase, ...], ...]] = {}
+        self._computed: dict[float, tuple[tuple[CollectivePhase, ...], ...]] = {}
 
     def compute(
         self,
@@ -173,7 +173,7 @@ class _StepRows:
         """Computation on the device."""
         if seconds not in self._computed:
             starts = int(seconds > self._piece)
-            phase = Phase(
+            phase = CollectivePhase(
                 kind="compute", amount=seconds - starts * self._piece, channels=(DEVICE,), starts=starts
             )
             self._computed[seconds] = ((phase,),)

@@ -11,7 +11,13 @@ from dataclasses import dataclass, field, replace
 
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, GraphOperation, OperationChoice, Phase, WholePlan
+from coppice.iteration.policies.whole.phases import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationChoice,
+    WholePlan,
+)
 from coppice.iteration.running import run_tasks
 from coppice.training.torch.mixture.network_queue import (
     BOUNDARY,
@@ -131,7 +137,7 @@ class _Step:
         )
 
     def _add(
-        self, name: str, phase: Phase, decision: str, group: str, size_bytes: float | None = None
+        self, name: str, phase: CollectivePhase, decision: str, group: str, size_bytes: float | None = None
     ) -> int:
         self.operations.append(
             GraphOperation(
@@ -147,12 +153,12 @@ class _Step:
 
     def _device(self, seconds: float, group: str) -> None:
         number = len(self.operations)
-        phase = Phase(kind="compute", amount=seconds, channels=("device",))
+        phase = CollectivePhase(kind="compute", amount=seconds, channels=("device",))
         self.before = [self._add(f"compute {number}", phase, group, group)]
 
     def _exchange(self, item: StepItem, group: str) -> int:
         start = min(item.seconds, self.network.exchange_seconds)
-        phase = Phase(
+        phase = CollectivePhase(
             kind="all_to_all",
             amount=item.seconds - start,
             channels=("network",),
@@ -174,7 +180,7 @@ class _Step:
             if not places:
                 continue
             size = sum(self.gradients.bytes[each] for each in places)
-            phase = Phase(
+            phase = CollectivePhase(
                 kind="all_reduce",
                 amount=self.gradients.shares[group] * size / self.network.bytes_per_second,
                 channels=("network" if self.one_queue else "sums",),
