@@ -180,7 +180,14 @@ def test_the_command_prints_both_or_names_the_option() -> None:
     boxes = MOST_HELPED // 8 + 1
     large = text("dgx-h100", "--boxes", str(boxes), "-c", "all_reduce")
     assert "`--in-network` gives the bound with them" in large
-    assert "holds for" not in text("dgx-a100", "-c", "all_reduce")
+    assert "busbw 450 GB/s, where only GPUs copy and add time per shard" in text(
+        "dgx-h100", "-c", "all_reduce"
+    )
+    assert "where switches copy and add if they can" in text("dgx-h100", "-c", "all_reduce", "--in-network")
+    plain = text("dgx-a100", "-c", "all_reduce")
+    assert "holds for" not in plain
+    assert "copy" not in plain
+    assert plain.endswith(f"rates {preset('dgx-a100').source}")
     found = json.loads(CliRunner().invoke(app, ["bound", "dgx-a100", "-c", "all_reduce", "--json"]).stdout)
     assert found["with_in_network"] is None
 

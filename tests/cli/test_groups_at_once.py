@@ -44,6 +44,8 @@ def test_groups_at_once_are_bounded(run: Run) -> None:
     assert found["bytes"].keys() == {"dp"}
     words = run("bound", *CLUSTER, "--groups", "tp=8,dp=4").out
     assert "least time  60 ms" in words
+    assert "all_reduce of 1 GB in each of" in words
+    assert words.count("all_reduce of up to 1 GB in") == 2
     assert "4 links of 25 GB/s from NIC to GPU in the box" in words
     gathered = run("bound", *CLUSTER, "--groups", "tp=8,dp=4", "-c", "all_gather", "--json").json
     assert Fraction(gathered["least_seconds_exact"]) == Fraction(3, 4) / 25

@@ -509,9 +509,13 @@ def test_nvls_is_measured_by_others_of_its_class() -> None:
 
 def test_classes_are_told_apart_in_words() -> None:
     rows = (
-        LibraryPick(size_bytes=2**10, name="Tree/LL", algorithm="nccl-tree", ratio=1.5),
-        LibraryPick(size_bytes=2**20, name="NVLS/Simple", algorithm="nvls", ratio=1.0, in_network=True),
-        LibraryPick(size_bytes=2**30, name="NVLS/Simple", algorithm="nvls", ratio=2.0, in_network=True),
+        LibraryPick(size_bytes=2**10, name="Tree/LL", algorithm="nccl-tree", time_us=1.0, ratio=1.5),
+        LibraryPick(
+            size_bytes=2**20, name="NVLS/Simple", algorithm="nvls", time_us=1.0, ratio=1.0, in_network=True
+        ),
+        LibraryPick(
+            size_bytes=2**30, name="NVLS/Simple", algorithm="nvls", time_us=1.0, ratio=2.0, in_network=True
+        ),
     )
     assert pick_lines(rows) == [
         "1K Tree/LL: 1.5 times the best time",

@@ -150,6 +150,7 @@ def bound_record(figures: BoundFigures) -> dict[str, Any]:
         "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
         "method": found.method,
         "holds_for": figures.holds_for,
+        "rates": topology.source,
         "with_in_network": None if figures.helped is None else figures.helped.rates_record(),
     }
 

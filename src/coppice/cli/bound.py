@@ -11,7 +11,7 @@ from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.shared import InNetworkOption, JsonOption, TreesOption
-from coppice.text import bandwidth_text, percent_text, plural, rate_line, seconds_text, size_text
+from coppice.text import bandwidth_text, percent_text, plural, rate_line, seconds_text
 
 if TYPE_CHECKING:
     from coppice.bounds.figures import BoundFigures
@@ -84,8 +84,18 @@ def bound(
     if as_json:
         print_json(bound_record(figures))
         return
-    fields = bound_fields(figures.bound)
-    fields += [*_class_fields(figures), *_tree_fields(figures, asked=trees is not None)]
+    (name, optimum), *fields = bound_fields(figures.bound)
+    if figures.switches_could_help:
+        optimum = f"{optimum}, where only GPUs copy and add"
+    elif figures.in_network:
+        optimum = f"{optimum}, where switches copy and add if they can"
+    fields = [
+        (name, optimum),
+        *fields,
+        *_class_fields(figures),
+        *_tree_fields(figures, asked=trees is not None),
+    ]
+    fields.append(("rates", figures.problem.topology.source or "as the topology states them"))
     print_fields(title_of(problem), fields)
 
 
@@ -138,7 +148,7 @@ def _print_together(
     if len(shares) > 1:
         fields.append(("of it", ", ".join(f"{name} {100 * share:.3g}%" for name, share in shares.items())))
     for each in found.demands:
-        size = size_text(float(max(each.size_bytes)))
+        size = f"{float(max(each.size_bytes)) / _GB:.4g} GB"
         words = f"{each.collective} of up to {size} in {plural(len(each.groups), 'group')} of {each.members}"
         fields.append((each.name, words))
     fields.append(("proved", "counted again from the sets, the links and what groups exchange"))

@@ -162,7 +162,7 @@ def _fields(made: CompiledProgram) -> list[tuple[str, str]]:
     """The lines about a compiled program."""
     plan, source = made.plan, made.source
     busbw = plan.algbw_gb_per_s * source.collective.busbw_factor(source.ranks)
-    loss = f"{percent_text(made.loss)} below the optimum" if made.loss else "optimal by its busiest link"
+    loss = f"{percent_text(made.loss)} below the optimum" if made.loss else "optimal"
     fields = [
         (
             "program",
@@ -170,7 +170,7 @@ def _fields(made: CompiledProgram) -> list[tuple[str, str]]:
         ),
         ("checked", "no race, no missing chunk, no deadlock, the right result"),
         ("plan", f"{plural(made.schedule.num_transfers, 'transfer')}, {made.report.proof_in_words}"),
-        ("reaches", f"{bandwidth_text(plan.algbw_gb_per_s, busbw)}: {loss}"),
+        ("reaches", f"{bandwidth_text(plan.algbw_gb_per_s, busbw)} by its busiest link: {loss}"),
     ]
     if made.program is not None:
         found = made.program

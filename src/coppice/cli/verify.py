@@ -144,7 +144,7 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
     if report.inv_rate:
         rate = problem.shards / report.inv_rate
         busbw = rate * problem.collective.busbw_factor(plan.topology.num_ranks)
-        fields.append(("reaches", bandwidth_text(rate, busbw)))
+        fields.append(("reaches", f"{bandwidth_text(rate, busbw)} by its busiest link"))
     if report.max_link_load is not None and report.worst_link >= 0:
         name = plan.topology.link_name(report.worst_link)
         fields.append(("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the plan's time"))

@@ -318,6 +318,23 @@ def measure(job: MeasurementJob) -> list[SimulatedTime]:
     return [msgspec.structs.replace(row, **figures) for row in rows]
 
 
+def time_in_protocol(
+    problem: Problem, plain: Bound, row: SimulatedTime, protocol: str, model: Model
+) -> float:
+    """Simulated time of a measured variant in one protocol of the model, in the pieces that suit it there."""
+    if row.protocol in ("", protocol) or protocol not in model.protocols:
+        return row.time_us
+    variant = AlgorithmVariant(
+        algorithm=row.algorithm,
+        parameters=row.parameters,
+        order=row.order,
+        relay_gpus=row.relays,
+        in_network=row.in_network,
+    )
+    body = Bodies(problem, variant, plain).body(1)
+    return fastest(body, row.size_bytes, model=replace(model, protocols=(protocol,)), keep_hops=False).time_us
+
+
 @lru_cache(maxsize=2)
 def _problem(data: bytes) -> tuple[Problem, Bound]:
     """The problem with its bound; a process that measures several candidates unpacks it once."""

@@ -14,10 +14,11 @@ from typing import Any
 
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.latency import LatencyBound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.in_network import ModelledSystems, ModelledTime
-from coppice.comparison.measurement import SimulatedTime, faster
+from coppice.comparison.measurement import SimulatedTime, faster, time_in_protocol
 from coppice.comparison.ranges import LibraryPick, Range, nccl_picks, ranges
 from coppice.display import Shown, loaded
 from coppice.errors import MissingExtraError
@@ -174,7 +175,11 @@ class Comparison(Shown):
     def picks(self) -> tuple[LibraryPick, ...]:
         """NCCL's predicted pick at each size; empty where it does not run."""
         helped = None if self.helped is None else self.helped.times
-        return nccl_picks(self.problem, self.sizes, self.times, helped)
+        return nccl_picks(self.problem, self.sizes, self.times, helped, in_protocol=self._time_in_protocol)
+
+    def _time_in_protocol(self, row: SimulatedTime, protocol: str) -> float:
+        plain = bound_of(self.problem)
+        return time_in_protocol(self.problem, plain, row, protocol, self.model)
 
     def rows(self) -> Iterable[dict[str, Any]]:
         """Every algorithm at every size as a flat record, refusals included: the rows of a CSV file."""

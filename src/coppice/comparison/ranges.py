@@ -205,7 +205,9 @@ class LibraryPick:
     size_bytes: int  # M
     name: str  # Algorithm and protocol as NCCL calls them, such as `Tree/LL`
     algorithm: str | None  # Its name here, None where it is not simulated
-    # Its time over that of the best algorithm of its class, both simulated; None where it was not simulated
+    # Its time in the protocol that NCCL picks, and that over the best time of its class, both simulated; None
+    # where it was not simulated
+    time_us: float | None
     ratio: float | None
     in_network: bool = False  # Its class: switches copy and add
 
@@ -215,6 +217,7 @@ class LibraryPick:
             "size_bytes": self.size_bytes,
             "pick": self.name,
             "algorithm": self.algorithm,
+            "time_us": self.time_us,
             "ratio": self.ratio,
             "in_network": self.in_network,
         }
@@ -226,6 +229,9 @@ def nccl_picks(
     times: Mapping[str, Mapping[int, SimulatedTime]],  # The best variant of each algorithm at each size
     # The same of algorithms whose switches copy and add, where these were compared by themselves
     helped: Mapping[str, Mapping[int, SimulatedTime]] | None = None,
+    *,
+    # Time of a measured variant in a protocol
+    in_protocol: Callable[[SimulatedTime, str], float],
 ) -> tuple[LibraryPick, ...]:
     """NCCL's predicted pick at each size; empty where NCCL lacks the collective or does not run on such GPUs."""
     found = []
@@ -241,12 +247,18 @@ def nccl_picks(
         beside = helped if helped is not None and apart else times
         least = min((row[size].time_us for row in beside.values() if size in row), default=0.0)
         own = beside.get(name, {}).get(size)
+        time_us = (
+            None
+            if own is None
+            else in_protocol(own, "" if chosen.cell is None else chosen.cell.protocol.lower())
+        )
         found.append(
             LibraryPick(
                 size_bytes=size,
                 name=chosen.algorithm,
                 algorithm=chosen.ours,
-                ratio=own.time_us / least if own is not None and least else None,
+                time_us=time_us,
+                ratio=time_us / least if time_us is not None and least else None,
                 in_network=apart,
             )
         )
@@ -259,7 +271,7 @@ _THERE = " of those whose switches copy and add"
 def pick_lines(picks: tuple[LibraryPick, ...]) -> list[str]:
     """Picks as lines; neighbouring sizes with the same pick share one.
 
-    >>> row = {"name": "Ring/LL", "algorithm": "ring"}
+    >>> row = {"name": "Ring/LL", "algorithm": "ring", "time_us": 1.0}
     >>> pick_lines(tuple(LibraryPick(size_bytes=2**k, ratio=1 + (k == 11) / 4, **row) for k in (10, 11)))
     ['1K..2K Ring/LL: 1 to 1.25 times the best time']
     """

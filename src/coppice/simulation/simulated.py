@@ -324,6 +324,9 @@ MOST_REACH_ROWS = 10_000
 
 _EXPONENTS = range(10, 37)
 
+LARGEST_REACH_BYTES = 2 ** _EXPONENTS[-1]
+"""Largest size that is tried."""
+
 
 def sizes_reaching(
     plan: Plan, shares: Sequence[float], *, model: Model | None = None
