@@ -23,7 +23,7 @@ from coppice.program.memory import NO_CHUNK, JudgedMemory, MemoryLayout
 from coppice.program.model import ProgramExecution
 from coppice.program.order import PointOrder
 from coppice.program.values import SymbolicValues
-from coppice.rows import begins_run, last_before, next_after, offsets, positions
+from coppice.rows import begins_run, last_before, next_after, offsets, positions, sorted_rows
 
 _EXAMPLES = 5
 _NO_OTHERS: Mapping[int, str] = MappingProxyType({})
@@ -52,24 +52,29 @@ class Judgement:
         accesses = execution.accesses
         self._access = np.repeat(np.arange(len(accesses.count)), accesses.count)
         within = positions(accesses.count) * accesses.stride[self._access]
-        self._at = address = accesses.first[self._access] + within
+        self._at = accesses.first[self._access] + within
+        del within
         write = accesses.write[self._access]
-        self._order = np.lexsort((write, accesses.time[self._access], address))
-        self._address, self._write = address[self._order], write[self._order]
-        self._before = last_before(self._address, self._write)
+        self._order = sorted_rows(self._at, accesses.time[self._access], write)
+        self._address, self._write = self._at[self._order], write[self._order]
+        before = last_before(self._address, self._write)
+        found = np.flatnonzero(before >= 0)
+        # For each address of each access, the one of these that is the last write of it before, or -1
+        self._sees = np.full(len(self._order), -1, dtype=np.int64)
+        self._sees[self._order[found]] = self._order[before[found]]
 
     @cached_property
     def conflicts(self) -> Conflicts:
         """Pairs of accesses that must be ordered."""
         after = next_after(self._address, self._write)
-        has_before = np.flatnonzero(self._before >= 0)
-        has_after = np.flatnonzero(~self._write & (after >= 0))
-        earlier = np.concatenate([self._before[has_before], has_after])
-        later = np.concatenate([has_before, after[has_after]])
-        first, second = self._access[self._order[earlier]], self._access[self._order[later]]
+        reads = np.flatnonzero(~self._write & (after >= 0))
+        seeing = self._order[self._sees[self._order] >= 0]
+        earlier = np.concatenate([self._sees[seeing], self._order[reads]])
+        later = np.concatenate([seeing, self._order[after[reads]]])
+        first, second = self._access[earlier], self._access[later]
         rows = np.unique(first * len(self.execution.accesses.count) + second, return_index=True)[1]
         rows.sort()
-        return Conflicts(first[rows], second[rows], self._address[later[rows]])
+        return Conflicts(first[rows], second[rows], self._at[later[rows]])
 
     @cached_property
     def known(self) -> PointOrder:
@@ -100,14 +105,6 @@ class Judgement:
     def writers(self) -> _Ints:
         """For each address of each access, the access (row) that wrote last before, or -1."""
         return np.where(self._sees >= 0, self._access[self._sees], -1)
-
-    @cached_property
-    def _sees(self) -> _Ints:
-        """For each address of each access, the one of these that is the last write of it before, or -1."""
-        sees = np.full(len(self._order), -1, dtype=np.int64)
-        found = np.flatnonzero(self._before >= 0)
-        sees[self._order[found]] = self._order[self._before[found]]
-        return sees
 
 
 @dataclass(frozen=True)

@@ -56,28 +56,31 @@ class SymbolicValues:
         self, execution: ProgramExecution, memory: JudgedMemory, address: _Ints, sees: _Ints, last: _Ints
     ) -> None:
         self._execution, self._memory = execution, memory
-        accesses, values = execution.accesses, execution.values
-        self._start, self._words = offsets(values.count), memory.words
-        # Of a write the place that it writes; of a read the one that it sees.
-        place = ranges(self._words + self._start[np.maximum(accesses.value, 0)], accesses.count)
-        made = np.repeat(accesses.write & (accesses.value >= 0), accesses.count)
-        place = np.where(made, place, address)
-        self._seen = np.where(made | (sees < 0), place, place[sees])
-        held = (
-            np.where(last >= 0, place[last], np.arange(self._words)) if len(place) else np.arange(self._words)
-        )
+        self._start, self._words = offsets(execution.values.count), memory.words
+        held = self._places(address, sees, last)
         given = memory.given
         chunk, member = np.full((2, self._words), NO_CHUNK)
         chunk[given.address], member[given.address] = given.chunk, given.member
         self._add(*self._follow(chunk), chunk, member)
         self._held = self._root[held]
 
+    def _places(self, address: _Ints, sees: _Ints, last: _Ints) -> _Ints:
+        """Find the place that every address of every access sees or writes; the one that memory holds in the end."""
+        accesses = self._execution.accesses
+        # Of a write the place that it writes; of a read the one that it sees.
+        place = ranges(self._words + self._start[np.maximum(accesses.value, 0)], accesses.count)
+        made = np.repeat(accesses.write & (accesses.value >= 0), accesses.count)
+        place = np.where(made, place, address)
+        self._seen = np.where(made | (sees < 0), place, place[sees])
+        every = np.arange(self._words)
+        return np.where(last >= 0, place[last], every) if len(place) else every
+
     def _operands(self, operand: _Ints) -> _Ints:
-        """The place of each slot of the operands of all values, -1 where there is none."""
+        """The place of each slot of the operands of all values, -1 where there is none; nothing if no value has one."""
         accesses, count = self._execution.accesses, self._execution.values.count
         number, slots = len(accesses.count), int(self._start[-1])
         if not (operand >= 0).any():
-            return np.full(slots, -1)
+            return np.zeros(0, dtype=np.int64)
         start = np.concatenate([offsets(accesses.count)[:-1], self._words + self._start[:-1], [-slots]])
         found = ranges(start[operand], count)
         rows = np.flatnonzero(np.repeat((operand >= 0) & (operand < number), count))
@@ -110,6 +113,9 @@ class SymbolicValues:
             # What cannot be added is passed on, so that one fault is told once.
             up[words + sums[broken]] = np.where(empty[0], found[1], found[0])[broken]
             sums, terms = sums[~broken], (terms[0][~broken], terms[1][~broken])
+        if not len(sums):
+            self._root = up
+            return sums, *terms
         label = np.arange(len(up))
         label[words + sums] = words + np.arange(len(sums))
         self._root = label[up]

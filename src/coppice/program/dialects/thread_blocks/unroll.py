@@ -85,7 +85,9 @@ def unroll(
     sent[messages.recv] = np.where(plain, read_of[messages.send], len(actor) + messages.send)
     both = program.reads_src & program.receives
     points, begin, end, write_begin = _points(program, messages, memory, early)
-    time, over = inverse(order), end[actor]
+    time = inverse(order)
+    over = actor if early is None else end[actor]
+    begins = actor if early is None else np.concatenate([begin[reads], begin[held], write_begin[writes]])
     count = np.where(program.op == StepOp.NOP, 0, program.count).astype(np.int64)
     return ProgramExecution(
         accesses=MemoryAccesses(
@@ -96,7 +98,7 @@ def unroll(
             write=np.arange(len(actor)) >= len(reads) + len(held),
             value=actor,
             time=time[actor],
-            begin=np.concatenate([begin[reads], begin[held], write_begin[writes]]),
+            begin=begins,
             end=over,
             also=over,
         ),
