@@ -216,6 +216,7 @@ class TestWrongArguments:
 
     RIGHT: Mapping[str, tuple[tuple[Any, ...], Mapping[str, Any]]] = {
         "algorithms": ((), {}),
+        "bench": (("all_reduce", "1K"), {}),
         "bound": (("star", "all_gather"), {}),
         "compile_program": (("PROGRAM",), {}),
         "compare": (("star", "all_gather"), {"sizes": [1024], "algorithms": ["ring"], "jobs": 1}),
@@ -424,12 +425,9 @@ class TestShown:
         }
         rooms = {
             "model": "simulation",
-            "bench": "run",
             "probe": "run",
             "lab": "run",
             "switch": "innetwork",
-            "train": "training",
-            "tune": "tuning",
         }
         for command in COMMANDS:
             if command not in rooms:

@@ -20,7 +20,7 @@ ROOMS = (
     *("arguments", "collectives", "options", "display", "_core", "_run", "_switch", "native", "topology"),
     *("bounds", "schedule", "program", "planners", "language", "selection", "simulation", "innetwork"),
     *("comparison", "design", "fitting", "export", "logs", "doctor", "report", "run", "tuning"),
-    *("iteration", "training", "cli"),
+    *("iteration", "training", "verbs", "cli"),
 )
 # These only re-export, and may import any room.
 FRONT = ("__init__", "__main__", "torch")

@@ -9,7 +9,8 @@ collective on it; every verb takes what the others return::
     coppice.verify(result)                               check it again, independently of any planner
     print(coppice.explain(result))                       why it is as fast as it is
     for tree in result.plan.trees: ...                   its trees: ranks, parents, paths by name
-    coppice.simulate(result, "64M")                      when every message runs, at a size
+    coppice.plan(cluster, "all_reduce", sizes="64K")     the plan that is fastest at sizes
+    coppice.simulate(result, "64M")                      when every message runs, at a size; "1K:1G" for many
     coppice.compare(cluster, "all_reduce", sizes="1K:4G")    every algorithm at every size, beside the limits
     coppice.synthesize(cluster, "all_gather", method="tacos")    by a published method, beside the bound
     coppice.placement(cluster, axes="dp=2,tp=8", reduce="dp,tp")    where to place axes, and how to reduce
@@ -18,7 +19,10 @@ collective on it; every verb takes what the others return::
     coppice.doctor("algo.xml", target="rccl", ranks=16)      would that runtime load and use it?
     degraded = coppice.degrade(cluster, nodes={"box0/nic3": 0.5})    a slow NIC; compose joins boxes by a fabric
     coppice.repair(result, degraded)                     the same plan after a fault: most trees stay, the others move
-    coppice.write_plan(result, "plan.json")              and read_plan
+    coppice.write_plan(result, "plan.json")              and read_plan; COPPICE_ALGORITHM=plan.json runs it in torch
+    coppice.bench("all_reduce", "1K:1M")                 in launched processes: measured, against the library's own
+    coppice.train.estimate("gpt-7.5b", topology="dgx-a100", parallel="tp=8", global_batch=8)    a training iteration
+    coppice.tune.fit("runs.jsonl")                       rules for an installed library, from `coppice tune sweep`
 
 Besides: :func:`compose` joins boxes by a fabric, :func:`model` is a model of time by its name, :func:`compile_program`
 makes a plan of a collective that you write down yourself, chunk by chunk (:class:`ChunkProgram`), :func:`algorithms`
@@ -40,7 +44,6 @@ from coppice.display import DRAWN_BY
 from coppice.version import __version__
 
 if TYPE_CHECKING:
-    from coppice.bounds import bound
     from coppice.bounds.problem import Problem
     from coppice.bounds.result import Bound
     from coppice.collectives import Collective
@@ -58,7 +61,7 @@ if TYPE_CHECKING:
     from coppice.logs.reading import read_logs
     from coppice.planners.algorithms.listing import listed as algorithms
     from coppice.planners.forest.repairing import RepairedResult, repair
-    from coppice.planners.planning import PlannedResult, plan
+    from coppice.planners.planning import PlannedResult
     from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
     from coppice.report.reporting import report
     from coppice.schedule.explanation import Explanation, explain
@@ -69,13 +72,19 @@ if TYPE_CHECKING:
     from coppice.schedule.trees import Tree
     from coppice.schedule.verification.report import Report
     from coppice.schedule.verification.verify import verify
-    from coppice.selection import Selection, select
-    from coppice.simulation import Model, Timeline, simulate
+    from coppice.selection import Selection
+    from coppice.simulation import Model, Timeline
     from coppice.simulation.models import model_of as model
     from coppice.topology.composition.joining import join as compose
     from coppice.topology.degrading import degrade
     from coppice.topology.load import load
     from coppice.topology.model import Link, Node, NodeKind, Topology
+    from coppice.verbs import train, tune
+    from coppice.verbs.bench import bench
+    from coppice.verbs.bounding import bound
+    from coppice.verbs.planning import plan
+    from coppice.verbs.selecting import select
+    from coppice.verbs.simulating import simulate
 
 _LAZY = {
     "model": "coppice.simulation.models:model_of",
@@ -112,25 +121,28 @@ _LAZY = {
     "Topology": "coppice.topology.model",
     "Tree": "coppice.schedule.trees",
     "UnreachableError": "coppice.errors",
+    "train": "coppice.verbs.train:",
+    "tune": "coppice.verbs.tune:",
+    "bench": "coppice.verbs.bench",
     "algorithms": "coppice.planners.algorithms.listing:listed",
-    "bound": "coppice.bounds",
+    "bound": "coppice.verbs.bounding",
     "compare": "coppice.comparison",
     "compile_program": "coppice.language",
     "explain": "coppice.schedule.explanation",
     "import_plan": "coppice.export.importing",
     "load": "coppice.topology.load",
     "placement": "coppice.comparison.placing",
-    "plan": "coppice.planners.planning",
+    "plan": "coppice.verbs.planning",
     "read_logs": "coppice.logs.reading",
     "read_plan": "coppice.schedule.files.plan_file",
     "repair": "coppice.planners.forest.repairing",
-    "select": "coppice.selection",
-    "simulate": "coppice.simulation",
+    "select": "coppice.verbs.selecting",
+    "simulate": "coppice.verbs.simulating",
     "synthesize": "coppice.planners.synthesis.synthesizing",
     "verify": "coppice.schedule.verification.verify",
     "write_plan": "coppice.schedule.files.plan_file",
 }
-"""Where each name comes from, ``module`` or ``module:name``."""
+"""Where each name comes from: ``module``, ``module:name``, or ``module:`` for the module itself."""
 
 _CALLABLE_ROOMS = ("design", "doctor", "export", "report")
 """Rooms that are called like their main function."""
@@ -169,6 +181,7 @@ __all__ = [
     "UnreachableError",
     "__version__",
     "algorithms",
+    "bench",
     "bound",
     "compare",
     "compile_program",
@@ -190,6 +203,8 @@ __all__ = [
     "select",
     "simulate",
     "synthesize",
+    "train",
+    "tune",
     "verify",
     "write_plan",
 ]
@@ -211,8 +226,9 @@ def __getattr__(name: str) -> Any:
         return import_module(f"coppice.{name}")
     if name not in _LAZY:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    module, _, attribute = _LAZY[name].partition(":")
-    value = getattr(import_module(module), attribute or name)
+    module, separator, attribute = _LAZY[name].partition(":")
+    found = import_module(module)
+    value = found if separator and not attribute else getattr(found, attribute or name)
     globals()[name] = value
     return value
 

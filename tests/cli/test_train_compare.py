@@ -269,7 +269,7 @@ def test_the_search(run: Run) -> None:
     found = run(*words, "--json").json
     assert found["fitting"] + found["too_large"] == found["tried"]
     assert len(found["layouts"]) == 10
-    assert "found 64: raise --boxes" in run(*words[:5], "--boxes", "2", "--gpus", "64").err
+    assert "found 64: raise `--boxes`" in run(*words[:5], "--boxes", "2", "--gpus", "64").err
 
 
 def test_a_simulated_order_and_its_trace(run: Run, tmp_path: Path) -> None:

@@ -71,7 +71,7 @@ REASONS = {
     r"coppice doctor (table.csv|graph.xml|topo.xml|rings.env|rules.conf|mpich.env) ": "judges the user's own files",
     r"coppice plan mi250 --boxes 2 --collective all_reduce": _RUNTIMES,
     r"coppice export plan.json --to msccl-xml --target rccl -o": _RUNTIMES,
-    r"coppice (doctor algo.xml --target rccl --ranks 32|verify algo.xml|import algo.xml)": _RUNTIMES,
+    r"coppice (doctor algo.xml --target rccl --num-ranks 32|verify algo.xml|import algo.xml)": _RUNTIMES,
     r"coppice export cluster.json --to rank-order": "is for 128 ranks of the user's own",
     r"coppice export mi300x .* --option times=measured.csv": "reads the user's own measurements",
 }

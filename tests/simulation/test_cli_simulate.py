@@ -227,8 +227,8 @@ def test_jobs_may_name_their_cluster(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["PLAN", "--pieces", "0"], "--pieces to be a number"),
-        (["PLAN", "--pieces", "many"], "--pieces to be a number"),
+        (["PLAN", "--pieces", "0"], "`--pieces` to be a number"),
+        (["PLAN", "--pieces", "many"], "`--pieces` to be a number"),
         (["PLAN", "--size", "abc"], "expected --size"),
         (["PLAN", "--seeds", "3"], "nothing is left to a hash"),
         (["PLAN", "--seeds", "3", "--multipath"], "leave out --multipath"),

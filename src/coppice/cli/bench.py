@@ -3,25 +3,17 @@
 from __future__ import annotations
 
 import json
-import os
 import sys
-from enum import StrEnum
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, TypeVar
+from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.measuring import SteppedSizes
 from coppice.collectives import Collective
-from coppice.errors import CheckError, InputError
+from coppice.errors import CheckError
 from coppice.files import write_atomically
 from coppice.options import argument, option
-from coppice.options.shared import BoxesOption, EngineOption, RoundsOption, SetOption, TimeoutOption
-
-if TYPE_CHECKING:
-    from coppice.topology.model import Topology
-
-TOPOLOGY_VARIABLE = "COPPICE_TOPOLOGY"
+from coppice.verbs.bench import BenchOptions
 
 _TITLES = (
     "size",
@@ -41,40 +33,15 @@ _UNITS = ("(B)", "(elements)", "", "", "", "", "(us)", "(us)", "(us)", "(GB/s)",
 _WIDTHS = (12, 12, 9, 7, 5, 24, 10, 10, 10, 8, 8, 7)
 
 
-@with_options("collective first last factor listed ...")
+@with_options("collective first last factor listed options ...")
 def bench(
     stepped: SteppedSizes,
+    options: BenchOptions,
     *,
     collective: Annotated[
         str,
         argument("all_reduce, all_gather, reduce_scatter, broadcast, ...", metavar="COLLECTIVE"),
     ],
-    algorithms: Annotated[
-        str,
-        option(
-            "forest, names of `coppice algorithms`, native (the library's own) and direct (of --engine shm).",
-            "--algorithm",
-            "-a",
-            metavar="LIST",
-        ),
-    ] = "forest,ring,native",
-    engine: EngineOption = None,
-    topology: Annotated[
-        str | None,
-        option(
-            f"Preset or file [default: ${TOPOLOGY_VARIABLE}, else one switch between all ranks].",
-            metavar="TOPOLOGY",
-        ),
-    ] = None,
-    boxes: BoxesOption = None,
-    settings: SetOption = None,
-    rounds: RoundsOption = 20,
-    warmup: Annotated[int, option("Rounds before.", "-w", "--warmup-iters", ge=0)] = 5,
-    dtype: Annotated[str, option("Such as float32, bfloat16, int64.", "-d", "--datatype")] = "float32",
-    op: Annotated[str, option("sum, avg, min, max, product.", "-o", "--op")] = "sum",
-    root: Annotated[int, option("Root rank.", "-r", "--root", metavar="RANK", ge=0)] = 0,
-    in_place: Annotated[bool, option("Input and output are one memory.")] = False,
-    timeout: TimeoutOption = 300.0,
     output: Annotated[Path | None, option("Write the rows as JSON lines.", metavar="FILE")] = None,
     as_json: Annotated[bool, option("Print JSON lines instead of the table.", "--json")] = False,
 ) -> None:
@@ -89,43 +56,27 @@ def bench(
       mpirun -np 8 coppice bench all_gather --engine mpi --topology dgx-h100
       coppice lab run -- coppice bench all_gather -b 16M -e 16M
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.run.bench.measuring import bench as measure
-    from coppice.run.engines.datatype import DataType, ReduceOp
     from coppice.run.engines.launched import engine_name, open_engine
     from coppice.run.engines.put_signal.engine import PutSignalEngine
 
-    what, kind, reduction = Collective.named(collective), _named(DataType, dtype), _named(ReduceOp, op)
-    sizes = stepped.sizes()
-    names = [name.strip() for name in algorithms.split(",") if name.strip()]
-    chosen = engine_name(engine)
-    end = open_engine(chosen, timeout_s=timeout)
+    what, sizes = Collective.named(collective), stepped.sizes()
+    chosen = engine_name(options.engine)
+    end = open_engine(chosen, timeout_s=options.timeout)
     wrong, rates = 0, []
     lines: list[str] = []
     try:
-        spec = topology or os.environ.get(TOPOLOGY_VARIABLE)
-        network = _topology(spec, end.ranks, boxes, settings)
+        network = options.network(end.ranks)
         talk = end.rank == 0
         if talk and not as_json:
-            source = spec or "one switch between all ranks, none was given"
+            source = options.spec or "one switch between all ranks, none was given"
             moved = f"{chosen} on {end.device.name}" if isinstance(end, PutSignalEngine) else chosen
             _say(f"# coppice bench {what} on {end.ranks} ranks, engine {moved}, topology {source}")
-            _say(f"# median, least and most of {rounds} interleaved rounds of the slowest rank's time")
+            _say(
+                f"# median, least and most of {options.rounds} interleaved rounds of the slowest rank's time"
+            )
             _say("#" + _line(_TITLES)[1:])
             _say("#" + _line(_UNITS)[1:])
-        for row in measure(
-            end,
-            network,
-            what,
-            algorithms=names,
-            sizes=sizes,
-            dtype=kind,
-            op=reduction,
-            root=root,
-            in_place=in_place,
-            rounds=rounds,
-            warmup=warmup,
-            timeout_s=timeout,
-        ):
+        for row in options.rows(end, network, what, sizes):
             wrong += row.wrong
             if not row.refusal:
                 rates.append(row.busbw_gb_per_s)
@@ -161,28 +112,10 @@ def bench(
             f"expected right results on all ranks, found {wrong} wrong elements: see the column #wrong."
         )
     if not rates:
-        found = ", ".join(names)
+        found = ", ".join(options.names)
         raise CheckError(
             f"expected an algorithm that performs {what} here, found none of {found}: the lines above say why."
         )
-
-
-Kind = TypeVar("Kind", bound=StrEnum)
-
-
-def _named(kind: type[Kind], text: str) -> Kind:
-    try:
-        return kind(text.strip().lower())
-    except ValueError:
-        raise InputError(f"expected one of {', '.join(kind)}, found {text!r}.") from None
-
-
-def _topology(spec: str | None, ranks: int, boxes: int | None, settings: list[str] | None) -> Topology:
-    if spec is not None:
-        return load_topology(spec, boxes=boxes, settings=settings)
-    from coppice.topology.presets import preset
-
-    return preset("star", gpus=ranks)
 
 
 def _line(cells: tuple[object, ...]) -> str:

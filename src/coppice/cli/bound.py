@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 from fractions import Fraction
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.problem import ProblemOptions, parse_trees
+from coppice.cli.options.problem import ProblemOptions
 from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.errors import InputError
-from coppice.options import option
-from coppice.options.shared import InNetworkOption, JsonOption, TreesOption
+from coppice.options.shared import JsonOption, TreesOption
 from coppice.text import bandwidth_text, percent_text, plural, rate_line, seconds_text
+from coppice.verbs.bounding import GB, GroupOptions
 
 if TYPE_CHECKING:
     from coppice.bounds.figures import BoundFigures
@@ -24,28 +24,9 @@ if TYPE_CHECKING:
 )
 def bound(
     asked: ProblemOptions,
+    options: GroupOptions,
     *,
     trees: TreesOption = None,
-    groups: Annotated[
-        str | None,
-        option(
-            "Groups of a training job at once, such as tp=8,dp=4: tensor, context (cp), data, pipeline (pp) and "
-            "expert (ep) parallelism; each performs the collective.",
-            metavar="LIST",
-        ),
-    ] = None,
-    workload: Annotated[
-        str | None,
-        option(
-            "With the bytes that an iteration of a job sends: job file (.toml) or name of a model.",
-            metavar="JOB",
-        ),
-    ] = None,
-    global_batch: Annotated[
-        int | None,
-        option("Samples of an iteration [default: one each].", ge=1),
-    ] = None,
-    in_network: InNetworkOption = False,
     as_json: JsonOption = False,
 ) -> None:
     """Print the optimal rate of a collective on a topology, exactly, with the bottleneck cut that proves it.
@@ -64,23 +45,24 @@ def bound(
       coppice bound dgx-h100 --boxes 128 --groups tp=8,pp=8,dp=16 --workload gpt-175b --global-batch 1024
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.bounds.figures import bound_figures, bound_record
+    from coppice.planners.choice import trees_and_tolerance
     from coppice.schedule.explanation import title_of
 
-    if groups is not None or workload is not None:
+    if options.groups is not None or options.workload is not None:
         if trees is not None or asked.root is not None or asked.weights is not None:
             raise InputError(
                 "expected groups of a job at once, found --trees, --root or --weights with them: leave these out."
             )
-        _print_together(asked, groups, workload, global_batch, in_network=in_network, as_json=as_json)
+        _print_together(asked, options, as_json=as_json)
         return
-    if global_batch is not None:
+    if options.global_batch is not None:
         raise InputError("expected --global-batch with --workload, found it alone: name a job.")
-    count, tolerance = parse_trees(trees)
+    count, tolerance = trees_and_tolerance(trees)
     with Stages() as stages:
         stages.begin("reading the topology")
         problem = asked.load_problem()
         stages.begin("computing the bound")
-        figures = bound_figures(problem, trees=count, tolerance=tolerance, in_network=in_network)
+        figures = bound_figures(problem, trees=count, tolerance=tolerance, in_network=options.in_network)
     if as_json:
         print_json(bound_record(figures))
         return
@@ -99,46 +81,15 @@ def bound(
     print_fields(title_of(problem), fields)
 
 
-_GB = 10**9
-
-
-def _print_together(
-    asked: ProblemOptions,
-    groups: str | None,
-    workload: str | None,
-    global_batch: int | None,
-    *,
-    in_network: bool,
-    as_json: bool,
-) -> None:
+def _print_together(asked: ProblemOptions, options: GroupOptions, *, as_json: bool) -> None:
     """The least time of all groups at once, checked by itself."""
-    from coppice.bounds.together.check import check_together
     from coppice.bounds.together.describe import limit_words, shares_of, together_record
-    from coppice.bounds.together.least import least_time
-    from coppice.iteration.costs.traffic import degree_demands, job_demands
-    from coppice.iteration.job.job import check_layout, layout_of, model_of
-    from coppice.iteration.job_options import JobOptions, parse_degrees
 
-    degrees = parse_degrees(groups, option="--groups")
     with Stages() as stages:
         stages.begin("reading the topology")
         topology = asked.load()
         stages.begin("computing the bound")
-        if workload is None:
-            demands = degree_demands(degrees, str(asked.collective), _GB, topology.num_ranks)
-            title = f"{asked.collective} of 1 GB in each of {groups} on {topology.name}"
-        else:
-            job = JobOptions(
-                job=workload, topology=asked.topology, parallel=groups, global_batch=global_batch
-            )
-            record, _ = job.record()
-            model, layout = model_of(record.model), layout_of(record.layout, topology.num_ranks)
-            check_layout(model, layout, topology.num_ranks, topology.name)
-            demands = job_demands(model, layout)
-            title = f"an iteration of {record.model.name or 'the model'} on {topology.name}"
-        found = least_time(topology, demands, in_network=in_network)
-        stages.begin("checking the bound")
-        check_together(found)
+        found, title = options.together(topology, str(asked.collective))
     if as_json:
         print_json(together_record(found))
         return
@@ -148,7 +99,7 @@ def _print_together(
     if len(shares) > 1:
         fields.append(("of it", ", ".join(f"{name} {100 * share:.3g}%" for name, share in shares.items())))
     for each in found.demands:
-        size = f"{float(max(each.size_bytes)) / _GB:.4g} GB"
+        size = f"{float(max(each.size_bytes)) / GB:.4g} GB"
         words = f"{each.collective} of up to {size} in {plural(len(each.groups), 'group')} of {each.members}"
         fields.append((each.name, words))
     fields.append(("proved", "counted again from the sets, the links and what groups exchange"))

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import enum
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -10,31 +9,20 @@ from time import process_time
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
+from msgspec.structs import replace
 
 from coppice.cli.bound import bound_fields
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.measuring import chosen_model
-from coppice.cli.options.problem import ProblemOptions, parse_trees
+from coppice.cli.options.problem import ProblemOptions
 from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
 from coppice.cli.output.repaired import print_repaired
-from coppice.errors import InputError
-from coppice.options import option, parse_settings
-from coppice.options.shared import (
-    AlgorithmOption,
-    InNetworkOption,
-    JsonOption,
-    ModelOption,
-    OrderOption,
-    OutputOption,
-    ParameterOption,
-    RelayGpusOption,
-    TreesOption,
-)
+from coppice.options import option
+from coppice.options.shared import JsonOption, OutputOption
 from coppice.simulation.model import Model
 from coppice.text import (
     bandwidth_text,
     number,
-    parse_sizes,
     percent_text,
     plural,
     seconds_text,
@@ -42,19 +30,12 @@ from coppice.text import (
     size_text,
     time_text,
 )
+from coppice.verbs.planning import SizedPlanOptions, planned
 
 if TYPE_CHECKING:
     from coppice.planners.alternatives import Preferred
     from coppice.planners.planning import PlannedResult
     from coppice.simulation.simulated import Simulated
-
-
-class Preference(enum.StrEnum):
-    """Priority between rate and tree height."""
-
-    AUTO = "auto"
-    RATE = "rate"
-    LOW = "low"
 
 
 @with_options(
@@ -64,31 +45,8 @@ class Preference(enum.StrEnum):
 def plan(
     context: typer.Context,
     asked: ProblemOptions,
+    options: SizedPlanOptions,
     *,
-    algorithm: AlgorithmOption = None,
-    parameters: ParameterOption = None,
-    order: OrderOption = "auto",
-    relay_gpus: RelayGpusOption = False,
-    trees: TreesOption = None,
-    sizes: Annotated[
-        str | None,
-        option(
-            "Plan for these message sizes, such as 1M or 1K:1G: fewer or lower trees where they lose least to the "
-            "fastest there [default: the best rate].",
-            "--size",
-            "--sizes",
-            "-s",
-            metavar="SIZES",
-        ),
-    ] = None,
-    prefer: Annotated[
-        Preference,
-        option(
-            "Where they conflict: the best rate, or the lowest trees, whose loss is stated; auto is the rate, or "
-            "what is fastest at --sizes.",
-            metavar="auto|rate|low",
-        ),
-    ] = Preference.AUTO,
     repair: Annotated[
         Path | None,
         option(
@@ -98,15 +56,6 @@ def plan(
         ),
     ] = None,
     output: OutputOption = None,
-    in_network: InNetworkOption = False,
-    ring: Annotated[
-        bool | None,
-        option(
-            "Look for the best ring to compare with [default: for optimal plans up to 2,048 ranks].",
-            "--ring/--no-ring",
-        ),
-    ] = None,
-    model: ModelOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a collective on a topology, verify the plan, and print its rate and its distance from the optimum.
@@ -128,8 +77,6 @@ def plan(
       coppice plan degraded.json --repair plan.json -o repaired.json
       coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.planners.alternatives import lowest
-    from coppice.planners.planning import plan as make_plan
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import write_plan
     from coppice.simulation.simulated import (
@@ -143,36 +90,11 @@ def plan(
     if repair is not None:
         print_repaired(repair, asked, given_options(context), output=output, printed=printed, as_json=as_json)
         return
-    assumed = chosen_model(model)
-    count, tolerance = parse_trees(trees)
+    assumed = chosen_model(options.model)
     with Stages() as stages:
         stages.begin("reading the topology")
         problem = asked.load_problem()
-        options: dict[str, Any] = {
-            "algorithm": algorithm,
-            "parameters": parse_settings(parameters or (), option="--parameter"),
-            "order": order,
-            "relay_gpus": relay_gpus,
-            "trees": count,
-            "tolerance": tolerance,
-            "in_network": in_network,
-            "ring": ring,
-            "on_stage": stages.begin,
-        }
-        chosen: Preferred | None = None
-        if sizes is not None and prefer is not Preference.AUTO:
-            raise InputError(
-                f"--sizes takes what is fastest there, found --prefer {prefer} as well: give one of them."
-            )
-        if prefer is Preference.LOW:
-            result = make_plan(problem, choose=lowest, **options)
-        elif sizes is None:
-            result = make_plan(problem, **options)
-        else:
-            from coppice.comparison.planned import plan_for  # brings the comparison of algorithms
-
-            wanted = parse_sizes(sizes, option="--sizes")
-            result, chosen = plan_for(problem, wanted, model=assumed, **options)
+        result, chosen = planned(replace(options, on_stage=stages.begin), problem)
         if output is not None:
             stages.begin("writing the plan")
             write_plan(result.plan, output)

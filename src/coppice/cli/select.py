@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
-from msgspec import Struct, structs
+from msgspec import structs
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
@@ -27,6 +27,7 @@ from coppice.options.shared import (
     SizesOption,
 )
 from coppice.text import columns, parse_sizes, plural, short_size, size_text
+from coppice.verbs.selecting import SelectedCall
 
 if TYPE_CHECKING:
     from coppice.selection import Selection
@@ -36,21 +37,6 @@ MOST_PLANNED = 4_096
 """Ranks on one switch, up to which `-o` makes a topology where only their number is given."""
 
 LibraryOption = Annotated[str, option(f"One of: {', '.join(SELECTING)}.", "--library", "-l", metavar="NAME")]
-
-
-class SelectedCall(Struct, frozen=True, kw_only=True):
-    """A call of a library, beyond its collective, size and ranks."""
-
-    function: Annotated[str | None, option("function of the library, such as allgatherv")] = None
-    variant: Annotated[str | None, option("table to start with, such as tuned or disjoint")] = None
-    commutative: Annotated[
-        bool,
-        option(
-            "no: the operation does not commute",
-            was=["--commutative commutative=yes", "--non-commutative commutative=no"],
-        ),
-    ] = True
-    element_bytes: Annotated[int, option("bytes of an element: 4", ge=1)] = 4
 
 
 @with_options()

@@ -15,9 +15,10 @@ from coppice.cli.output.breaking import terminal_width
 from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
 from coppice.errors import InputError
 from coppice.options import argument, option
-from coppice.options.shared import USUAL_SIZE, JsonOption, ModelOption, SizesOption
+from coppice.options.shared import USUAL_SIZE, JsonOption, SizesOption
 from coppice.simulation.model import Model, Sharing, protocol_text
 from coppice.text import aligned, bar, number, parse_sizes, percent_text, plural, short_size, size_text
+from coppice.verbs.simulating import SimulateOptions
 
 if TYPE_CHECKING:
     from coppice.schedule.plan import Plan
@@ -33,27 +34,13 @@ class ListedParts(Struct, frozen=True, kw_only=True):
     stages: Annotated[int, option("stages of the critical path: 12", ge=0)] = 12
 
 
-@with_options()
+@with_options("plan size pieces model assume protocol channels seeds multipath ...")
 def simulate(
+    options: SimulateOptions,
     plan: Annotated[str | None, argument("Plan file; - is standard input.", metavar="[PLAN]")] = None,
     *,
     size: SizesOption = USUAL_SIZE,
-    pieces: Annotated[str, option("Number of sub-chunks per chunk.", metavar="N|best")] = "best",
-    model: ModelOption = None,
     assume: AssumeOption,
-    protocol: Annotated[
-        str | None,
-        option("Only this protocol of the model.", metavar="simple|ll|ll128"),
-    ] = None,
-    channels: Annotated[
-        int | None,
-        option("Channels of a GPU [default: as many as it takes].", metavar="N"),
-    ] = None,
-    seeds: Annotated[
-        int,
-        option("Hash default routes in N ways: median and 99th percentile of the time.", metavar="N", ge=0),
-    ] = 0,
-    multipath: Annotated[bool, option("Spread default routes evenly over all equally good ones.")] = False,
     together: Annotated[
         Path | None,
         option(
@@ -88,15 +75,15 @@ def simulate(
     from coppice.simulation.trace import write_trace
 
     assumed = chosen_model(
-        model,
+        options.model,
         assume,
         sharing=None if together is None else Sharing.FAIR,
-        protocols=None if protocol is None else (protocol,),
-        channels=channels,
+        protocols=None if options.protocol is None else (options.protocol,),
+        channels=options.channels,
     )
-    count = _pieces(pieces)
+    count = options.count()
     if together is not None:
-        if plan is not None or seeds or multipath:
+        if plan is not None or options.seeds or options.multipath:
             raise InputError(
                 "--together names its plans, and takes no plan, seeds or multipath: leave them out."
             )
@@ -107,7 +94,7 @@ def simulate(
             "expected a plan file, or several with `--together`, found none: make one with `coppice plan -o plan.json`."
         )
     sizes = parse_sizes(size, option="--size")
-    if seeds and multipath:
+    if options.seeds and options.multipath:
         raise InputError("--seeds shows ideal multipath beside the seeds: leave out --multipath.")
     with Stages() as progress:
         progress.begin("reading the plan")
@@ -117,8 +104,8 @@ def simulate(
             sizes,
             model=assumed,
             pieces=count,
-            seeds=seeds,
-            multipath=multipath,
+            seeds=options.seeds,
+            multipath=options.multipath,
             on_stage=progress.begin,
         )
         shown = None
@@ -175,15 +162,6 @@ def _simulate_jobs(
         fields.append(("trace", str(trace)))
     print_fields(f"{plural(len(jobs), 'job')} on {found.topology.name}", fields)
     print_lines(["", *job_lines(found)])
-
-
-def _pieces(text: str) -> int | None:
-    """The value of ``--pieces``: a number, or None for the best."""
-    if text == "best":
-        return None
-    if not text.isdecimal() or len(text) > 7 or int(text) < 1:
-        raise InputError(f"expected --pieces to be a number of 1 or more, or best, found {text!r}.")
-    return int(text)
 
 
 _REASONS = {

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Iterator, Sequence
 from typing import Any
 
@@ -17,7 +18,11 @@ from coppice.text import sizes_of
 
 
 def plan_for(
-    problem: Any, sizes: str | int | Sequence[int | str], *, model: Model | str | None = None, **options: Any
+    problem: Any,
+    sizes: str | int | Sequence[int | str],
+    *,
+    model: Model | str | os.PathLike[str] | None = None,
+    **options: Any,
 ) -> tuple[PlannedResult, Preferred]:
     """Plan for some sizes; at a single size no variant with the same options is faster.
 

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Struct
 
 from coppice.errors import InputError
-from coppice.options import option, parse_settings
+from coppice.options import Settings, option
 from coppice.options.names import OVERLAPS, PIPELINE_ORDERS
 from coppice.options.shared import (
     BatchOption,
@@ -31,10 +31,15 @@ if TYPE_CHECKING:
 _DEGREES = {"tp": "tp", "pp": "pp", "dp": "dp", "cp": "cp", "ep": "ep", "vp": "chunks"}
 
 
-class JobOptions(Struct, frozen=True, kw_only=True):
-    """A training job, by a file or the name of a model; what a command does not offer has its default."""
+class NamedJob(Struct, frozen=True):
+    """A training job by name."""
 
     job: JobArgument
+
+
+class JobOptions(NamedJob, frozen=True, kw_only=True):
+    """A training job, by a file or the name of a model; what a command does not offer has its default."""
+
     topology: ClusterOption = None
     boxes: BoxesOption = None
     parallel: Annotated[
@@ -98,7 +103,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
     ] = None
     model: ModelOption = None
     rates: RatesOption = None
-    settings: SetOption = None
+    settings: Annotated[Settings | None, *SetOption.__metadata__] = None
 
     def record(self) -> tuple[JobRecord, Path | None]:
         """The tables of the job, and the folder of its file.
@@ -132,7 +137,7 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             name: getattr(self, name) for name in ("order", "overlap", "policy", "collectives", "model")
         }
         if self.settings:
-            given = parse_settings(self.settings)
+            given = {key: str(value) for key, value in self.settings.items()}
             policy = self.policy or record.run.policy
             of_policy = _settings_of(policy, given) if policy is not None else {}
             if of_policy:
@@ -168,8 +173,8 @@ class JobOptions(Struct, frozen=True, kw_only=True):
             return None
         from coppice.iteration.layers import read_workload
 
-        others = [name for name in self.__struct_fields__ if name != "job"]
-        given = [name for name in others if getattr(self, name) not in (None, [])]
+        others = [name for name in JobOptions.__struct_fields__ if name != "job"]
+        given = [name for name in others if getattr(self, name) not in (None, {})]
         if given:
             flag = given[0].replace("_", "-")
             raise InputError(

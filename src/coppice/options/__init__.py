@@ -9,6 +9,8 @@ from __future__ import annotations
 import enum
 import inspect
 import os
+import re
+import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -26,6 +28,7 @@ from coppice.text import parse_size, parse_sizes, suggestion
 
 _Record = TypeVar("_Record", bound=Struct)
 _Self = TypeVar("_Self")
+_Result = TypeVar("_Result")
 _Taken = ParamSpec("_Taken")
 
 
@@ -195,6 +198,10 @@ def _keyed(option: Option, given: Any) -> Any:
     return recorded(option.type, given, owner=flag)
 
 
+def _settings(option: Option, given: Any) -> Mapping[str, Any]:
+    return given if isinstance(given, Mapping) else parse_settings(given, option=option.flags[0])
+
+
 def _record(option: Option, given: Any) -> Any:
     return _of_type((option.type,), option, given, f"{option.type.__name__}(...)")
 
@@ -221,11 +228,18 @@ SIZE = OptionKind("SIZE", _sizes)
 SIZES = OptionKind("SIZES", _sizes)
 SIZE_RANGE = OptionKind("SIZES", _sizes)
 
+SETTINGS = OptionKind("KEY=VALUE", _settings)
+ANYTHING = OptionKind("TEXT", lambda _, given: given)
+"""What a function checks by itself."""
+
+Settings = typing.Annotated[Mapping[str, Any], SETTINGS]
 Names = typing.Annotated[typing.Sequence[str], NAMES]
 Size = typing.Annotated[int, SIZE]
 Sizes = typing.Annotated[typing.Sequence[int], SIZES]
 SizeRange = typing.Annotated[str | typing.Sequence[int], SIZE_RANGE]
 """Messages from one size to another: as LOW:HIGH, ``all``, a list, or the sizes in bytes."""
+AnySizes = typing.Annotated[str | int | typing.Sequence[int | str], ANYTHING]
+"""A size or several: in bytes, as text, or as a range FIRST:LAST[:FACTOR]."""
 
 _PLAIN: Mapping[Any, OptionKind] = {
     str: TEXT,
@@ -375,6 +389,71 @@ def taking(
         return call
 
     return decorate
+
+
+def verb(
+    call: Callable[_Taken, _Record],
+) -> Callable[[Callable[[_Record], _Result]], Callable[_Taken, _Result]]:
+    """A public function that is called with the fields of a record, and gets the record.
+
+    Its signature, the check of what is given and the arguments in its documentation come from the record.
+
+    Args:
+        call: A class of options; fields that are not keyword-only are given by place as well.
+
+    Examples:
+        >>> class RepeatCall(Struct):
+        ...     word: typing.Annotated[str, argument("What is repeated.")]
+        ...     times: typing.Annotated[int, option("How often.", ge=0)] = 2
+        >>> @verb(RepeatCall)
+        ... def repeat(asked: RepeatCall) -> str:
+        ...     "Repeat a word."
+        ...     return asked.word * asked.times
+        >>> repeat("ab"), repeat("ab", times=1)
+        ('abab', 'ab')
+        >>> repeat("ab", times="2")  # doctest: +ELLIPSIS
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected `times` of repeat to be an int, found '2' (str): see help(...repeat).
+        >>> print(repeat.__doc__)
+        Repeat a word.
+        <BLANKLINE>
+        Args:
+            word: What is repeated.
+            times: How often.
+    """
+    hints = cache(lambda: typing.get_type_hints(call))
+    signature = inspect.signature(call)
+
+    def decorate(function: Callable[[_Record], _Result]) -> Callable[_Taken, _Result]:
+        @wraps(function)
+        def run(*args: _Taken.args, **kwargs: _Taken.kwargs) -> _Result:
+            bound = arguments_of(run, signature, hints(), args, kwargs)
+            made = call(*bound.args, **bound.kwargs)
+            for each in options_of(type(made)).values():
+                each.check(getattr(made, each.name))
+            return function(made)
+
+        plain = [each.replace(annotation=hints()[name]) for name, each in signature.parameters.items()]
+        run.__dict__["__signature__"] = signature.replace(parameters=plain)
+        run.__doc__ = _with_arguments(inspect.getdoc(function) or "", call)
+        return run
+
+    return decorate
+
+
+def _with_arguments(text: str, record: Any) -> str:
+    """A documentation with the arguments that the fields of a record are, before its other parts."""
+    lines = ["Args:"]
+    for name, each in options_of(record).items():
+        if each.help:
+            words = re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", each.help)
+            lines += textwrap.wrap(
+                f"{name}: {words}", 112, initial_indent="    ", subsequent_indent="        "
+            )
+    head, mark, rest = text.partition("\n\nRaises:")
+    if not mark:
+        head, mark, rest = text.partition("\n\nExamples:")
+    return "\n".join([head, "", *lines]) + mark + rest
 
 
 def recorded(record: type[_Record], values: Mapping[str, Any], *, owner: str) -> _Record:

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from coppice.collectives import Collective
-from coppice.options import argument, option
+from coppice.options import Settings, argument, option
 
 TopologyArgument = Annotated[
     str,
@@ -130,6 +130,9 @@ SizesOption = Annotated[
 USUAL_SIZE = "64M"
 """The size of commands that take one."""
 
+USUAL_MEASURED_SIZES = "1K:64M:4"
+"""The sizes of commands that measure."""
+
 USUAL_SIZES = "1K:4G"
 """The sizes of commands that simulate many."""
 
@@ -171,7 +174,7 @@ AlgorithmOption = Annotated[
 ]
 
 ParameterOption = Annotated[
-    list[str] | None,
+    Settings | None,
     option("Parameter of the algorithm; may be repeated.", "--parameter", "-p", metavar="KEY=VALUE"),
 ]
 
@@ -201,7 +204,7 @@ InNetworkOption = Annotated[
 ]
 
 TreesOption = Annotated[
-    str | None,
+    int | str | None,
     option(
         "Trees per root: a number, or auto:1% for the fewest within 1% of the optimum "
         "[default: as many as the exact optimum needs].",

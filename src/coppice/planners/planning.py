@@ -9,14 +9,13 @@ from __future__ import annotations
 import resource
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
-from coppice.arguments import checked
 from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.optimum import bound_of
@@ -24,12 +23,12 @@ from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bandwidths, Bound
 from coppice.bounds.tree_optimum import TreeOptimum
 from coppice.bounds.whole_trees import with_whole_trees
-from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Value
-from coppice.planners.alternatives import Alternative, alternatives
+from coppice.options import verb
+from coppice.planners.alternatives import alternatives
 from coppice.planners.choice import PlannerOptions, PlannerOutput, make_body, trees_and_tolerance
+from coppice.planners.plan_options import PlanCall
 from coppice.planners.ring.best import RingPlan, best_ring
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import body_loads
@@ -177,46 +176,9 @@ class Stopwatch:
             self.seconds[name] = self.seconds.get(name, 0.0) + time.perf_counter() - start
 
 
-@checked
-def plan(
-    problem: Any,
-    collective: Collective | str | None = None,
-    *,
-    root: int | None = None,
-    weights: Sequence[int] | None = None,
-    demands: Sequence[Sequence[int]] | None = None,
-    algorithm: str | None = None,
-    parameters: Mapping[str, Value] | None = None,
-    order: str = "auto",
-    relay_gpus: bool = False,
-    trees: int | str | None = None,
-    tolerance: Fraction | None = None,
-    in_network: bool = False,
-    ring: bool | None = None,
-    choose: Callable[[Iterator[Alternative]], Alternative] | None = None,
-    on_stage: Callable[[str], None] | None = None,
-) -> PlannedResult:
+@verb(PlanCall)
+def plan(asked: PlanCall) -> PlannedResult:
     """Plan ``problem``, verify the plan, and compute its figures.
-
-    Args:
-        problem: What to plan: a :class:`Problem`, what has one, or a topology (also by name) with a ``collective``.
-        collective: The collective, where ``problem`` is a topology.
-        root: Root rank of a rooted collective; None is 0.
-        weights: Relative shard size of each rank (all_gather, reduce_scatter).
-        demands: For all_to_all, relative size from each rank to each.
-        algorithm: Name from the catalogue, or ``forest`` or ``flow``; None takes the optimal planner of the collective.
-        parameters: Parameters of an algorithm of the catalogue, by name.
-        order: Order in which an algorithm of the catalogue takes the ranks: ``rank``, ``topology`` for one that suits
-            the topology, or ``auto`` for the latter where the former has no routes.
-        relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists (the same).
-        trees: Trees per root; ``"auto:1%"`` for the fewest whose time is within 1% of the optimum; None for as many as
-            the exact optimum takes.
-        tolerance: Instead of ``trees``: the fewest whose time is within this share of the optimum.
-        in_network: Switches that can copy or add may do so.
-        ring: Look for the best ring to compare with; None does so for optimal plans of up to 2,048 ranks.
-        choose: Takes one of the plans that the options leave open, such as the one that is fastest at a size; None
-            takes the one of the best rate.
-        on_stage: Called with a few words as each stage begins, for progress.
 
     Raises:
         InputError: If the problem has no meaning on its topology, an option does not fit it, or the algorithm does
@@ -236,26 +198,28 @@ def plan(
         >>> plan(Problem(topology=topology, collective=Collective.ALL_GATHER), algorithm="ring").algbw_gb_per_s
         Fraction(75, 2)
     """
-    problem = problem_of(problem, collective, root=root, weights=weights, demands=demands)
-    number, within = trees_and_tolerance(trees)
+    problem = problem_of(
+        asked.problem, asked.collective, root=asked.root, weights=asked.weights, demands=asked.demands
+    )
+    number, within = trees_and_tolerance(asked.trees)
     choice = PlannerOptions.of(
         problem,
-        algorithm=algorithm,
-        parameters=parameters or {},
-        order=order,
-        relay_gpus=relay_gpus,
+        algorithm=asked.algorithm,
+        parameters=asked.parameters or {},
+        order=asked.order,
+        relay_gpus=asked.relay_gpus,
         trees=number,
-        tolerance=within if tolerance is None else tolerance,
-        in_network=in_network,
+        tolerance=within if asked.tolerance is None else asked.tolerance,
+        in_network=asked.in_network,
     )
-    watch = Stopwatch(on_stage)
+    watch = Stopwatch(asked.on_stage)
     with watch.stage("bound", "computing the bound"):
         plain = bound_of(problem)
     with watch.stage("plan", "planning"):
         made = (
             make_body(problem, choice, plain)
-            if choose is None
-            else choose(alternatives(problem, choice, plain)).made
+            if asked.choose is None
+            else asked.choose(alternatives(problem, choice, plain)).made
         )
         body = made.body
     with watch.stage("bound", "computing the bound"):
@@ -263,7 +227,9 @@ def plan(
         found = in_network_optimum(plain) if helped or choice.in_network else plain
         if made.phases and not helped:
             found = with_whole_trees(found, made.phases, _of_phases(problem, plain))
-    searched = ring if ring is not None else choice.optimal and problem.topology.num_ranks <= RING_RANKS
+    searched = (
+        asked.ring if asked.ring is not None else choice.optimal and problem.topology.num_ranks <= RING_RANKS
+    )
     return verified(problem, made, found, choice.algorithm, watch, ring=searched)
 
 

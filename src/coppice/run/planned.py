@@ -33,11 +33,12 @@ from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.communicator.groups import Value, agree
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine, LearningEngine
-from coppice.schedule.files.plan_file import decode_plan, encode_plan
+from coppice.schedule.files.plan_file import decode_plan, encode_plan, read_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.layout import chunk_bounds
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
+from coppice.schedule.verification.verify import verify_plan
 from coppice.topology.model import Topology
 
 MOST_TRANSFERS = 2_000_000
@@ -193,7 +194,7 @@ class RankPrograms:
     Args:
         engine: The group.
         topology: Its ranks are those of the group.
-        algorithm: ``forest`` for the optimal planner of each collective, or a name of the catalogue.
+        algorithm: ``forest`` for the optimal planner of each collective, a name of the catalogue, or a plan file.
         pieces: Pieces of every chunk, or ``auto`` for what the simulator finds best.
         cache_dir: Where plans are kept, see :func:`~coppice.run.planned.cache_directory`.
         timeout_s: Longest wait for another rank while the cost of a message is measured, in seconds.
@@ -275,6 +276,8 @@ class RankPrograms:
 
     def _plan(self, request: CallRequest) -> Plan:
         problem = Problem(topology=self._topology, collective=request.collective, root=request.root)
+        if is_plan_file(self._algorithm) and request.collective is not Collective.BARRIER:
+            return plan_in_file(self._algorithm, problem)
         default = self._algorithm == FOREST or request.collective is Collective.BARRIER
         name = None if default else self._algorithm
         # Messages find their way through other machines by themselves, where an algorithm asks for them.
@@ -294,6 +297,34 @@ class RankPrograms:
         if key not in self._chosen:
             self._chosen[key] = choose_pieces(body, size_bytes, self._overhead_us)
         return self._chosen[key]
+
+
+def is_plan_file(algorithm: str | None) -> bool:
+    """Whether an algorithm is the name of a plan file.
+
+    Examples:
+        >>> is_plan_file("plan.json"), is_plan_file("forest"), is_plan_file(None)
+        (True, False, False)
+    """
+    return algorithm is not None and algorithm.endswith(".json")
+
+
+def plan_in_file(file: str, problem: Problem) -> Plan:
+    """Read the plan of a problem from a file, and verify it.
+
+    Raises:
+        InputError: If it is the plan of another problem.
+        CheckError: If it does not do what it claims.
+    """
+    read_plan(file)  # names what is wrong with the file
+    found = _read(Path(file), problem)
+    if found is None:
+        raise InputError(
+            f"expected a plan of {problem.collective} on {problem.topology.name}, found another one in {file}: "
+            "plan this collective on this topology."
+        )
+    verify_plan(found).require_ok()
+    return found
 
 
 def cache_directory(given: str | os.PathLike[str] | None = None) -> Path:

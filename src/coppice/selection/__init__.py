@@ -39,22 +39,7 @@ def select(
     settings: Mapping[str, str] | None = None,
     root: int | None = None,
 ) -> Selection:
-    """Predict the algorithm that ``library`` picks, and explain why.
-
-    Args:
-        library: One of :data:`LIBRARIES`.
-        collective: What is performed, or its name.
-        size_bytes: M in bytes (see :mod:`coppice.collectives`), also as text such as ``64K``.
-        ranks: Number of ranks, or None for those of ``topology``.
-        topology: Where it runs, as :func:`coppice.load` takes it, or None where only the number of ranks is known.
-        ranks_per_box: Ranks in each box, where no topology says it.
-        function: The library's function, where several perform the collective (``allgatherv``).
-        variant: Table to start with, instead of what the library would decide by boxes.
-        commutative: The operation commutes.
-        builtin: The operation is one of the library's own.
-        element_bytes: Bytes of an element: some rules count elements.
-        settings: Inputs of NCCL's cost model.
-        root: Root rank of a rooted collective; None is 0.
+    """Predict the algorithm that ``library`` picks at a size, as :func:`coppice.select` does, and explain why.
 
     Raises:
         InputError: If the library, its function or the collective is unknown, an argument is of the wrong type, or the

@@ -135,3 +135,16 @@ def test_the_example_has_the_losses_of_gloo(tmp_path: Path) -> None:
     assert run_example(tmp_path) == pytest.approx(native, rel=1e-4)
     scheduled = losses_of(torchrun(3, EXAMPLE, *SHORT, "--backend", "gloo", "--policy", "bytescheduler"))
     assert scheduled == pytest.approx(native, rel=1e-4)
+
+
+def test_a_plan_file_is_the_algorithm(tmp_path: Path) -> None:
+    from coppice.planners.planning import plan
+    from coppice.schedule.files.plan_file import write_plan
+    from coppice.topology.presets import preset
+
+    write_plan(plan(preset("ring", gpus=4), "all_gather", algorithm="ring"), tmp_path / "plan.json")
+    for outcome in run_ranks("plan_worker.py", 4, tmp_path):
+        assert outcome["gathered"] == [float(rank) for rank in range(4) for _ in range(4)]
+        assert outcome["sum"] == [6.0] * 8
+    kept = {each.name.partition("-")[0] for each in (tmp_path / "cache" / "plans").iterdir()}
+    assert kept == {"all_reduce"}  # the other plan was given

@@ -22,7 +22,7 @@ import typer
 from msgspec import Struct
 
 from coppice.cli.options.completion import algorithm_names, collective_names, model_names, preset_names
-from coppice.options import KEYED, RECORD, Option, option_of, options_of, recorded
+from coppice.options import KEYED, RECORD, SETTINGS, Option, option_of, options_of, recorded
 
 _COMPLETIONS = {
     "--model": model_names,
@@ -37,7 +37,7 @@ _COMPLETIONS = {
 def parameter_of(option: Option) -> inspect.Parameter:
     """An option as Typer takes it."""
     enumerated = isinstance(option.type, type) and issubclass(option.type, enum.Enum)
-    if option.kind is KEYED:
+    if option.kind in (KEYED, SETTINGS):
         option = replace(option, type=list[str], default=None)
     direct = enumerated or option.type in (bool, int, float, Path, list[str], list[Path])
     kind = option.type if direct else str
@@ -118,11 +118,11 @@ def with_options(
             else:
                 own[name] = parameter.replace(annotation=hints[name], kind=inspect.Parameter.KEYWORD_ONLY)
         left_out = {word[1:] for word in order.split() if word.startswith("-")}
-        parts = {
-            name: [each for each in group.parameters if each not in own and each not in left_out]
-            for name, group in groups.items()
-        }
-        declared = own | {each: groups[name].parameters[each] for name in groups for each in parts[name]}
+        parts: dict[str, list[str]] = {}
+        declared = dict(own)
+        for name, group in groups.items():
+            parts[name] = [each for each in group.parameters if each not in declared and each not in left_out]
+            declared |= {each: group.parameters[each] for each in parts[name]}
         for name, value in (defaults or {}).items():
             declared[name] = declared[name].replace(default=value)
         named = [word for word in order.split() if not word.startswith("-")]

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from dataclasses import replace
 from itertools import pairwise
 from typing import Annotated, Any
@@ -43,7 +44,9 @@ class Assumptions(Struct, frozen=True, kw_only=True):
 AssumeOption = Annotated[Assumptions, option("What the model assumes", "--assume")]
 
 
-def chosen_model(name: str | None, assumed: Assumptions | None = None, **changes: Any) -> Model:
+def chosen_model(
+    name: Model | str | os.PathLike[str] | None, assumed: Assumptions | None = None, **changes: Any
+) -> Model:
     """Time model of the options.
 
     Args:

@@ -2,32 +2,21 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Any
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_json, print_lines
 from coppice.cli.train.job_options import load_of_job
-from coppice.errors import InputError
-from coppice.iteration.job_options import JobOptions
-from coppice.options import option
 from coppice.options.shared import JsonOption
 from coppice.text import plural, seconds_text
+from coppice.verbs.train import MOST_SIMULATED, SearchOptions, layouts_of
 
 if TYPE_CHECKING:
     from coppice.iteration.search import SimulatedLayout
 
-_SIMULATED = 32
-"""So many of the best by the closed form are simulated."""
 
-
-@with_options("job topology boxes gpus global_batch top fused_attention device rates settings ...")
-def search(
-    options: JobOptions,
-    *,
-    gpus: Annotated[int | None, option("Number of GPUs to use, in whole boxes [default: all].", ge=1)] = None,
-    top: Annotated[int, option("How many to print.", ge=1)] = 10,
-    as_json: JsonOption = False,
-) -> None:
+@with_options("job topology boxes gpus global_batch top fused_attention device rates settings as_json")
+def search(options: SearchOptions, *, as_json: JsonOption = False) -> None:
     """Try every parallel layout of a model on a cluster, and print those that fit into memory, the fastest first.
 
     A closed form orders all of them; the 32 best are simulated, and ordered by that.
@@ -41,52 +30,30 @@ def search(
       coppice train search gpt-175b --topology dgx-a100 --boxes 64 --global-batch 1536
       coppice train search llama3-70b --topology dgx-h100 --gpus 64 --global-batch 256 --json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.job.file import with_values
-    from coppice.iteration.job.job import machines_of, model_of
-    from coppice.iteration.search import search_layouts, simulated_layouts
     from coppice.iteration.transformer import Transformer
 
-    record, folder = options.record()
-    model, precision = model_of(record.model), record.run.precision or 1.0
-    machines = machines_of(record.cluster, folder=folder, loaded=load_of_job, precision=precision)
-    box = machines.cluster.device.box
-    count = gpus if gpus is not None else machines.gpus
-    if count > machines.gpus == box and record.cluster.boxes is None:
-        record = with_values(record, {"cluster": {"boxes": -(-count // box)}})
-        machines = machines_of(record.cluster, folder=folder, loaded=load_of_job, precision=precision)
-    if count > machines.gpus:
-        raise InputError(
-            f"expected at most the {machines.gpus} GPUs of {machines.name}, found {count}: raise --boxes."
-        )
-    fused = record.layout.fused_attention
-    result = search_layouts(
-        model,
-        machines.cluster,
-        count,
-        record.layout.global_batch or 1,
-        fused_attention=fused if fused is not None else True,
-    )
-    best = simulated_layouts(model, machines.cluster, result.found[: max(_SIMULATED, top)])
+    found = layouts_of(options, load_of_job)
+    model, machines, count, result, best = found.model, found.machines, found.gpus, found.tried, found.best
     if as_json:
         print_json(
             {
                 "tried": result.tried,
                 "too_large": result.too_large,
                 "fitting": len(result.found),
-                "simulated": len(best),
-                "layouts": [_record(each) for each in best[:top]],
+                "simulated": min(len(result.found), max(MOST_SIMULATED, options.top)),
+                "layouts": [_record(each) for each in best],
             }
         )
         return
     size = machines.cluster.device.memory_bytes / 1e9
-    name = record.model.name or "transformer"
+    name = found.record.model.name or "transformer"
     lines = [f"{name} on {plural(count, 'GPU')} of {machines.name}: {plural(result.tried, 'layout')}"]
     lines[0] += f", {len(result.found)} fit {size:.0f} GB"
     mixture = isinstance(model, Transformer) and bool(model.experts)
     lines.append(
         f" tp  pp   dp {' ep ' if mixture else ''} vp  mb  recompute  states     time    MFU    GB  costs most"
     )
-    for each in best[:top]:
+    for each in best:
         layout = each.found.layout
         expert = f"{layout.expert:>3} " if mixture else ""
         degrees = f"{layout.tensor:>3} {layout.pipeline:>3} {layout.data:>4} {expert}{layout.chunks:>3}"

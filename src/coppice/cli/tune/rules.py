@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
-
-from msgspec import Struct
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
@@ -16,57 +13,23 @@ from coppice.cli.output.render import print_json, print_lines, print_note
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.options import argument, option
-from coppice.options.shared import BoxesOption, JsonOption, OutputOption, SeedOption, SetOption
+from coppice.options.shared import JsonOption, OutputOption
 from coppice.text import columns, short_size
+from coppice.verbs.tune import FitOptions
 
 if TYPE_CHECKING:
     from coppice.topology.model import Topology
     from coppice.tuning.fit import Fit, SizeRule
-    from coppice.tuning.records import TimedRun
 
 RunsArgument = Annotated[list[Path], argument("Files of `coppice tune sweep`.", metavar="RUNS...")]
 
 
-class FitOptions(Struct, frozen=True, kw_only=True):
-    """Options of fitting rules."""
-
-    topology: Annotated[
-        str | None,
-        option("Preset or file, for the distance from the bound.", metavar="TOPOLOGY"),
-    ] = None
-    boxes: BoxesOption = None
-    settings: SetOption = None
-    alpha: Annotated[
-        float,
-        option("Probability with which a choice that makes no difference may get a rule."),
-    ] = 0.01
-    least_gain: Annotated[float, option("Least relative gain of a rule.")] = 0.03
-
-    def fit(
-        self, runs: Sequence[TimedRun], *, extend: bool = False, seed: int = 0
-    ) -> tuple[Fit, Topology | None]:
-        """Fit measurements, with bounds where a topology is named; return that topology too."""
-        from coppice.tuning.fit import fit_runs
-        from coppice.tuning.report import bounds_us
-
-        network = None
-        if self.topology is not None:
-            network = load_topology(self.topology, boxes=self.boxes, settings=self.settings)
-        limits = None if network is None else bounds_us(runs, network)
-        found = fit_runs(
-            runs, bounds_us=limits, alpha=self.alpha, least_gain=self.least_gain, extend=extend, seed=seed
-        )
-        return found, network
-
-
-@with_options("runs output topology boxes settings alpha least_gain ...")
+@with_options("runs output topology boxes settings alpha least_gain extend seed as_json")
 def fit(
     asked: FitOptions,
     *,
     runs: RunsArgument,
     output: Annotated[Path | None, option("Table to write (CSV).", "-o", "--output", metavar="FILE")] = None,
-    extend: Annotated[bool, option("Rules reach to sizes beyond the measured ones.")] = False,
-    seed: SeedOption = 0,
     as_json: JsonOption = False,
 ) -> None:
     """Find the fastest choice of every shape and size, and keep it where it beats the default significantly.
@@ -81,7 +44,7 @@ def fit(
     from coppice.tuning.records import read_runs
     from coppice.tuning.table import undo_line
 
-    found, network = asked.fit(read_runs(runs), extend=extend, seed=seed)
+    found, network = asked.fit(read_runs(runs), load_topology)
     _write(found, network, output)
     if as_json:
         print_json(found.record())
@@ -123,7 +86,7 @@ def from_logs(
     logs = read_logs(files, collective=collective_run(collective))
     print_warnings(logs)
     runs, left = runs_of_logs(logs, library=library)
-    found, network = asked.fit(runs)
+    found, network = asked.fit(runs, load_topology)
     _write(found, network, output)
     for each in left:
         print_note(f"note: {each}")
@@ -153,7 +116,7 @@ def report(
     from coppice.tuning.report import tuning_html
     from coppice.tuning.table import undo_line
 
-    found, network = asked.fit(read_runs(runs))
+    found, network = asked.fit(read_runs(runs), load_topology)
     page = tuning_html(found, topology="" if network is None else network.name).encode()
     write_atomically(output, page)
     if as_json:

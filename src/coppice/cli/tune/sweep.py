@@ -39,7 +39,7 @@ _ONLY: dict[str, tuple[str, ...]] = {
 """Libraries that an option is for."""
 
 
-class SweepOptions(Struct, frozen=True, kw_only=True):
+class SweepExtras(Struct, frozen=True, kw_only=True):
     """What a sweep tries of one library, beyond its algorithms and protocols."""
 
     segments: Annotated[str, option("sizes of segments, Open MPI: 64K")] = "64K"
@@ -65,7 +65,7 @@ def sweep(
     lab: Annotated[str | None, option("Run in this lab.", metavar="NAME")] = None,
     launcher: LauncherOption = None,
     options: LauncherWordsOption = None,
-    extra: Annotated[SweepOptions, option("What else to try", "--option")],
+    extra: Annotated[SweepExtras, option("What else to try", "--option")],
     tests: Annotated[Path | None, option("Directory of nccl-tests or rccl-tests.", metavar="DIR")] = None,
     plugin: Annotated[
         str | None,

@@ -25,7 +25,9 @@ from coppice.run.engines.shared_memory.engine import ShmEngine
 from coppice.run.engines.shared_memory.setup import Exchange
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.errors import Mismatch, PeerLost
+from coppice.run.planned import is_plan_file
 from coppice.run.torch.puts import CollectiveCall, PutChoice, open_puts
+from coppice.schedule.files.plan_file import read_plan
 from coppice.text import parse_size, suggestion
 from coppice.topology.model import Topology
 
@@ -229,7 +231,7 @@ def _agreed(
 
     error, topology, rules = "", None, None
     try:
-        topology = _topology(options.topology, members, world)
+        topology = _topology(options, members, world)
         rules = None if options.tuning is None else read_rules(options.tuning)
     except CoppiceError as found:
         error = str(found)
@@ -259,13 +261,18 @@ def _agreed(
     return topology, apart, rules
 
 
-def _topology(spec: str | None, members: Sequence[int], world: int) -> Topology | None:
-    """What a group is planned on, if something is given."""
-    if spec is None:
-        return None
-    from coppice.topology.sources import resolve
+def _topology(options: Options, members: Sequence[int], world: int) -> Topology | None:
+    """What a group is planned on, if something is given: a topology, or a plan, which has one."""
+    spec, whole = options.topology, None
+    if spec is not None:
+        from coppice.topology.sources import resolve
 
-    whole = resolve(spec)
+        whole = resolve(spec)
+    elif is_plan_file(options.algorithm):
+        spec = str(options.algorithm)
+        whole = read_plan(spec).topology
+    if whole is None:
+        return None
     if whole.num_ranks != world:
         raise InputError(
             f"expected a topology of {world} ranks, found {whole.num_ranks} in {spec}: start as many processes as it "
@@ -333,7 +340,8 @@ class Options:
     # signals: of NCCL or torch's symmetric memory for tensors on GPUs, which is what `auto` tries first
     # there; on CPUs the emulated device, for tests). `COPPICE_ENGINE`.
     engine: str | None = None
-    # `forest`, a name of the catalogue, or a protocol of switches such as `switchml`. `COPPICE_ALGORITHM`.
+    # `forest`, a name of the catalogue, a plan file (`plan.json`: of its collective, on its topology; forests for
+    # the rest), or a protocol of switches such as `switchml`. `COPPICE_ALGORITHM`.
     algorithm: str | None = None
     # Smaller tensors (M of :mod:`coppice.program.dialects.rank.program`, in bytes) go to gloo or NCCL.
     # `COPPICE_THRESHOLD`; without one it is measured.
@@ -369,7 +377,7 @@ def options_from(given: Options | None, environment: Mapping[str, str] | None = 
     if engine not in ENGINES:
         raise InputError(f"expected the engine {', '.join(ENGINES)}, found {engine!r}: choose one of them.")
     algorithm = said.algorithm or variables.get("COPPICE_ALGORITHM") or None
-    if algorithm not in (None, "forest") and not is_protocol(str(algorithm)):
+    if algorithm not in (None, "forest") and not is_plan_file(algorithm) and not is_protocol(str(algorithm)):
         known = {name for name, _ in algorithms()}
         if algorithm not in known:
             hint = suggestion(str(algorithm), known, otherwise="`coppice algorithms` lists all.")

@@ -1,0 +1,148 @@
+"""Benchmark algorithms against the library's own collective, from a launched program."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import TYPE_CHECKING, Annotated, Any, TypeVar
+
+from msgspec import Struct
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.options import AnySizes, argument, option, parse_settings, verb
+from coppice.options.shared import (
+    USUAL_MEASURED_SIZES,
+    BoxesOption,
+    EngineOption,
+    RoundsOption,
+    SetOption,
+    TimeoutOption,
+)
+
+if TYPE_CHECKING:
+    from coppice.run.bench.measuring import BenchRow
+    from coppice.run.engines.engine import Engine
+    from coppice.topology.model import Topology
+
+TOPOLOGY_VARIABLE = "COPPICE_TOPOLOGY"
+
+
+class BenchOptions(Struct, frozen=True, kw_only=True):
+    """Options of a benchmark."""
+
+    algorithms: Annotated[
+        str,
+        option(
+            "forest, names of `coppice algorithms`, native (the library's own) and direct (of --engine shm).",
+            "--algorithm",
+            "-a",
+            metavar="LIST",
+        ),
+    ] = "forest,ring,native"
+    engine: EngineOption = None
+    topology: Annotated[
+        str | None,
+        option(
+            f"Preset or file [default: ${TOPOLOGY_VARIABLE}, else one switch between all ranks].",
+            metavar="TOPOLOGY",
+        ),
+    ] = None
+    boxes: BoxesOption = None
+    settings: SetOption = None
+    rounds: RoundsOption = 20
+    warmup: Annotated[int, option("Rounds before.", "-w", "--warmup-iters", ge=0)] = 5
+    dtype: Annotated[str, option("Such as float32, bfloat16, int64.", "-d", "--datatype")] = "float32"
+    op: Annotated[str, option("sum, avg, min, max, product.", "-o", "--op")] = "sum"
+    root: Annotated[int, option("Root rank.", "-r", "--root", metavar="RANK", ge=0)] = 0
+    in_place: Annotated[bool, option("Input and output are one memory.")] = False
+    timeout: TimeoutOption = 300.0
+
+    @property
+    def spec(self) -> str | None:
+        """The topology that is named here or in the environment."""
+        return self.topology or os.environ.get(TOPOLOGY_VARIABLE)
+
+    @property
+    def names(self) -> list[str]:
+        """The algorithms."""
+        return [name.strip() for name in self.algorithms.split(",") if name.strip()]
+
+    def network(self, ranks: int) -> Topology:
+        """What is planned for."""
+        from coppice.topology.load import load
+
+        if self.spec is not None:
+            parameters: dict[str, Any] = dict(parse_settings(self.settings or ()))
+            return load(self.spec, boxes=self.boxes, **parameters)
+        return load("star", gpus=ranks)
+
+    def rows(
+        self, end: Engine, network: Topology, collective: Collective, sizes: list[int]
+    ) -> Iterator[BenchRow]:
+        """The measured rows, as soon as each is there; collective over the ranks."""
+        from coppice.run.bench.measuring import bench as measure
+        from coppice.run.engines.datatype import DataType, ReduceOp
+
+        return measure(
+            end,
+            network,
+            collective,
+            algorithms=self.names,
+            sizes=sizes,
+            dtype=_named(DataType, self.dtype),
+            op=_named(ReduceOp, self.op),
+            root=self.root,
+            in_place=self.in_place,
+            rounds=self.rounds,
+            warmup=self.warmup,
+            timeout_s=self.timeout,
+        )
+
+
+class BenchCall(BenchOptions, frozen=True):
+    """A benchmark of a collective at sizes."""
+
+    collective: Annotated[
+        Collective | str, argument("all_reduce, all_gather, reduce_scatter, broadcast, ...")
+    ]
+    sizes: Annotated[AnySizes, argument("Message sizes M.")] = USUAL_MEASURED_SIZES
+
+
+@verb(BenchCall)
+def bench(asked: BenchCall) -> list[BenchRow]:
+    """Benchmark algorithms and the library's own collective in one run, interleaved round by round.
+
+    Every rank of a program that torchrun, mpirun or `coppice lab run` started calls it, with the same arguments, and
+    gets the same rows.
+
+    Raises:
+        InputError: On every rank, if something cannot be requested.
+        RunError: If a rank is lost.
+
+    Examples:
+        >>> import coppice
+        >>> coppice.bench("all_reduce", "1K", engine="smoke")
+        Traceback (most recent call last):
+        coppice.errors.InputError: expected `engine` torch, mpi, shm, put-signal, found 'smoke': choose one of them.
+    """
+    from coppice.run.engines.launched import engine_name, open_engine
+    from coppice.text import sizes_of
+
+    collective, sizes = Collective.named(asked.collective), list(sizes_of(asked.sizes))
+    end = open_engine(engine_name(asked.engine), timeout_s=asked.timeout)
+    try:
+        return list(asked.rows(end, asked.network(end.ranks), collective, sizes))
+    finally:
+        end.close()
+
+
+_Kind = TypeVar("_Kind", bound=StrEnum)
+
+
+def _named(kind: type[_Kind], text: str) -> _Kind:
+    try:
+        return kind(text.strip().lower())
+    except ValueError:
+        raise InputError(f"expected one of {', '.join(kind)}, found {text!r}.") from None

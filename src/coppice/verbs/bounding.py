@@ -1,0 +1,158 @@
+"""Bound a collective, or the groups of a training job at once."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Struct
+
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.options import ANYTHING, argument, option, verb
+from coppice.options.shared import BatchOption, InNetworkOption, RelaysOption, RootOption
+
+if TYPE_CHECKING:
+    from coppice.bounds.together.least import TogetherBound
+    from coppice.topology.model import Topology
+
+GB = 10**9
+
+
+class GroupOptions(Struct, frozen=True, kw_only=True):
+    """Groups of a training job, whose collectives are bounded at once."""
+
+    groups: Annotated[
+        str | None,
+        option(
+            "Groups of a training job at once, such as tp=8,dp=4: tensor, context (cp), data, pipeline (pp) and "
+            "expert (ep) parallelism; each performs the collective.",
+            metavar="LIST",
+        ),
+    ] = None
+    workload: Annotated[
+        str | None,
+        option(
+            "With the bytes that an iteration of a job sends: job file (.toml) or name of a model.",
+            metavar="JOB",
+        ),
+    ] = None
+    global_batch: BatchOption = None
+    in_network: InNetworkOption = False
+
+    def together(self, topology: Topology, collective: str) -> tuple[TogetherBound, str]:
+        """The least time of all groups, checked by itself, and what it is of."""
+        from coppice.bounds.together.check import check_together
+        from coppice.bounds.together.least import least_time
+        from coppice.iteration.costs.traffic import degree_demands, job_demands
+        from coppice.iteration.job.job import check_layout, layout_of, model_of
+        from coppice.iteration.job_options import JobOptions, parse_degrees
+
+        degrees = parse_degrees(self.groups, option="--groups")
+        if self.workload is None:
+            demands = degree_demands(degrees, collective, GB, topology.num_ranks)
+            title = f"{collective} of 1 GB in each of {self.groups} on {topology.name}"
+        else:
+            job = JobOptions(
+                job=self.workload,
+                topology=topology.name,
+                parallel=self.groups,
+                global_batch=self.global_batch,
+            )
+            record, _ = job.record()
+            model, layout = model_of(record.model), layout_of(record.layout, topology.num_ranks)
+            check_layout(model, layout, topology.num_ranks, topology.name)
+            demands = job_demands(model, layout)
+            title = f"an iteration of {record.model.name or 'the model'} on {topology.name}"
+        found = least_time(topology, demands, in_network=self.in_network)
+        check_together(found)
+        return found, title
+
+
+class BoundOptions(GroupOptions, frozen=True, kw_only=True):
+    """Options of a bound."""
+
+    root: RootOption = None
+    weights: Annotated[
+        Sequence[int] | None,
+        ANYTHING,
+        option("Relative shard size of each rank (all_gather, reduce_scatter)."),
+    ] = None
+    demands: Annotated[
+        Sequence[Sequence[int]] | None,
+        ANYTHING,
+        option("For all_to_all, relative size from each rank to each."),
+    ] = None
+    ranks: Annotated[
+        Sequence[int] | None, ANYTHING, option("Only these ranks take part; they are renumbered.")
+    ] = None
+    relays: RelaysOption = False
+    time_limit: Annotated[
+        float,
+        option(
+            "Seconds for linear programs; past it the result is a bracket (`inv_rate` below `attainable`).",
+            ge=0,
+        ),
+    ] = 60.0
+
+
+class BoundCall(BoundOptions, frozen=True):
+    """A bound: its problem and its options."""
+
+    problem: Annotated[
+        Any,
+        argument(
+            "What to bound: a :class:`Problem`, what has one, or a topology (also by name) with a `collective`."
+        ),
+    ]
+    collective: Annotated[
+        Collective | str | None, argument("The collective, where `problem` is a topology.")
+    ] = None
+
+
+@verb(BoundCall)
+def bound(asked: BoundCall) -> Any:
+    """Least time per shard of a collective, exactly, with the bottleneck cut.
+
+    For all-reduce it is the optimum over reduce trees and broadcast trees together; the two-phase time
+    (reduce-scatter, then all-gather) is among the alternatives. For all-to-all it is the maximum concurrent flow. With
+    groups of a training job it is the least time in which the network carries what all of them exchange
+    (:class:`coppice.bounds.together.least.TogetherBound`).
+
+    Raises:
+        InputError: If the problem has no meaning on this topology.
+        UnreachableError: If some rank cannot be reached.
+
+    Examples:
+        >>> import coppice
+        >>> coppice.bound("dgx-a100", "all_gather", ranks=range(4)).algbw_gb_per_s
+        Fraction(400, 1)
+        >>> cluster = coppice.load("dgx-h100", boxes=2)
+        >>> float(coppice.bound(cluster, "all_reduce", groups="tp=8,dp=2").seconds)
+        0.02
+    """
+    from coppice.bounds.attainable import in_network_optimum
+    from coppice.bounds.optimum import bound as bound_of
+    from coppice.topology.load import load
+
+    source = asked.problem
+    if asked.ranks is not None:
+        source = load(source, ranks=list(asked.ranks), relays=asked.relays)
+    if asked.groups is not None or asked.workload is not None:
+        given = [name for name in ("root", "weights", "demands") if getattr(asked, name) is not None]
+        if given:
+            raise InputError(f"expected groups of a job at once, found `{given[0]}` with them: leave it out.")
+        return asked.together(load(source), str(Collective.named(asked.collective or Collective.ALL_REDUCE)))[
+            0
+        ]
+    if asked.global_batch is not None:
+        raise InputError("expected `global_batch` with `workload`, found it alone: name a job.")
+    found = bound_of(
+        source,
+        asked.collective,
+        root=asked.root,
+        weights=asked.weights,
+        demands=asked.demands,
+        time_limit=asked.time_limit,
+    )
+    return in_network_optimum(found) if asked.in_network else found

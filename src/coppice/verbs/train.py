@@ -1,0 +1,241 @@
+"""Simulate training iterations: estimates, what-if, layouts and policies; the verbs of `coppice train`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Annotated, Any
+
+from coppice.errors import InputError
+from coppice.iteration.job_options import JobOptions
+from coppice.options import argument, option, verb
+from coppice.options.shared import JobsOption
+
+if TYPE_CHECKING:
+    from coppice.iteration.composing.advice import Advice
+    from coppice.iteration.composing.compared import ComparedPolicies
+    from coppice.iteration.composing.tuned import TunedPolicy
+    from coppice.iteration.job.job import JobRecord, Machines, TrainingJob
+    from coppice.iteration.job.what_if import WhatIf
+    from coppice.iteration.search import LayoutSearch, SimulatedLayout
+
+MOST_SIMULATED = 32
+"""So many of the best layouts by the closed form are simulated."""
+
+
+class EstimateCall(JobOptions, frozen=True, kw_only=True):
+    """An estimate of a job."""
+
+    contention: Annotated[
+        float,
+        option("Share of a GPU that communication takes from concurrent computation.", ge=0.0, le=1.0),
+    ] = 0.0
+
+
+class WhatIfCall(JobOptions, frozen=True, kw_only=True):
+    """A job, and changes to it."""
+
+    changes: Annotated[
+        Sequence[str],
+        option("Such as nic=x2, gpu=H200, drain=node17 or degrade=box0/nic3=50%, as `--what-if` takes them."),
+    ] = ()
+
+
+class SearchOptions(JobOptions, frozen=True, kw_only=True):
+    """A search of layouts."""
+
+    gpus: Annotated[int | None, option("Number of GPUs to use, in whole boxes [default: all].", ge=1)] = None
+    top: Annotated[int, option("How many to print.", ge=1)] = 10
+
+
+class CompareCall(JobOptions, frozen=True, kw_only=True):
+    """A comparison of policies."""
+
+    policies: Annotated[
+        str, option("Policies with commas between them, joined by + where they are composed; all.")
+    ] = "all"
+    jobs: JobsOption = None
+
+
+class AdviseCall(JobOptions, frozen=True, kw_only=True):
+    """A recommendation of a policy."""
+
+    jobs: JobsOption = None
+
+
+class TuneCall(JobOptions, frozen=True):
+    """The tuning of a policy."""
+
+    tuned: Annotated[str, argument("The policy to tune.")] = "ddp"
+
+
+@verb(JobOptions)
+def job(asked: JobOptions) -> TrainingJob:
+    """A training job: model, machines, layout and how it runs.
+
+    Raises:
+        InputError: If the file cannot be read, nothing names the cluster, or the layout does not suit it.
+
+    Examples:
+        >>> import coppice
+        >>> made = coppice.train.job("gpt-7.5b", topology="dgx-a100", parallel="tp=8", global_batch=16)
+        >>> made.layout.tensor, made.machines.gpus
+        (8, 8)
+    """
+    return asked.load()
+
+
+@verb(EstimateCall)
+def estimate(asked: EstimateCall) -> Any:
+    """Simulate a training iteration of a job.
+
+    The result has the time (``seconds``) and a lower bound on it; of a job without policies it is a
+    :class:`coppice.iteration.step.simulated.SimulatedStep` with the breakdown and the critical path, otherwise a
+    :class:`coppice.iteration.composing.composed.ComposedStep`.
+
+    Examples:
+        >>> import coppice
+        >>> words = {"topology": "dgx-a100", "parallel": "tp=4,dp=2", "global_batch": 16}
+        >>> step = coppice.train.estimate("gpt-7.5b", **words)
+        >>> planned = coppice.train.estimate("gpt-7.5b", **words, policy="ddp")
+        >>> step.seconds > planned.seconds > planned.lower_bound_seconds
+        True
+    """
+    from coppice.iteration.composing.composed import composed_job
+    from coppice.iteration.job.paced import simulated_job
+
+    made = asked.load()
+    simulate = simulated_job if made.run.policy is None else composed_job
+    return simulate(made, contention=asked.contention)
+
+
+@verb(WhatIfCall)
+def what_if(asked: WhatIfCall) -> list[WhatIf]:
+    """Simulate a job as it is, then after each of some changes.
+
+    Examples:
+        >>> import coppice
+        >>> words = {"topology": "dgx-a100", "boxes": 2, "parallel": "tp=8,dp=2", "global_batch": 16}
+        >>> found = coppice.train.what_if("gpt-7.5b", **words, changes=["nic=x2"])
+        >>> [each.change for each in found]
+        ['none', 'nic=x2']
+    """
+    from coppice.iteration.job.what_if import what_ifs
+
+    return what_ifs(asked.load(), list(asked.changes))
+
+
+@dataclass(frozen=True, kw_only=True)
+class FoundLayouts:
+    """Layouts of a model on a cluster."""
+
+    record: JobRecord  # The job whose layout was looked for
+    model: Any
+    machines: Machines
+    gpus: int  # So many of the machines' are used
+    tried: LayoutSearch  # All of them by the closed form
+    best: Sequence[SimulatedLayout]  # Simulated, the fastest first
+
+
+def layouts_of(options: SearchOptions, loaded: Callable[..., Any] | None = None) -> FoundLayouts:
+    """Try every layout, and simulate the best."""
+    from coppice.iteration.job.file import with_values
+    from coppice.iteration.job.job import machines_of, model_of
+    from coppice.iteration.search import search_layouts, simulated_layouts
+
+    record, folder = options.record()
+    model, precision = model_of(record.model), record.run.precision or 1.0
+    machines = machines_of(record.cluster, folder=folder, loaded=loaded, precision=precision)
+    count = options.gpus if options.gpus is not None else machines.gpus
+    if count > machines.gpus == machines.cluster.device.box and record.cluster.boxes is None:
+        record = with_values(record, {"cluster": {"boxes": -(-count // machines.cluster.device.box)}})
+        machines = machines_of(record.cluster, folder=folder, loaded=loaded, precision=precision)
+    if count > machines.gpus:
+        raise InputError(
+            f"expected at most the {machines.gpus} GPUs of {machines.name}, found {count}: raise `boxes`."
+        )
+    fused = record.layout.fused_attention
+    tried = search_layouts(
+        model,
+        machines.cluster,
+        count,
+        record.layout.global_batch or 1,
+        fused_attention=fused if fused is not None else True,
+    )
+    best = simulated_layouts(model, machines.cluster, tried.found[: max(MOST_SIMULATED, options.top)])
+    return FoundLayouts(
+        record=record, model=model, machines=machines, gpus=count, tried=tried, best=best[: options.top]
+    )
+
+
+@verb(SearchOptions)
+def search(asked: SearchOptions) -> Sequence[SimulatedLayout]:
+    """Rank the parallel layouts of a model that fit into memory, the fastest first.
+
+    Examples:
+        >>> import coppice
+        >>> best = coppice.train.search("gpt-7.5b", topology="dgx-a100", global_batch=32, top=3)
+        >>> len(best), best[0].seconds <= best[1].seconds
+        (3, True)
+    """
+    return layouts_of(asked).best
+
+
+@verb(CompareCall)
+def compare(asked: CompareCall) -> ComparedPolicies:
+    """Simulate a job, or a workload of layers (.json), under policies.
+
+    Examples:
+        >>> import coppice
+        >>> found = coppice.train.compare(
+        ...     "gpt-7.5b", topology="dgx-a100", parallel="dp=8", global_batch=8, policies="ddp,wfbp", jobs=1
+        ... )
+        >>> sorted(row.name for row in found.rows)
+        ['ddp', 'none', 'wfbp']
+    """
+    from coppice.iteration.composing.compared import compare_on_layers, compare_policies
+
+    names, layers = tuple(name.strip() for name in asked.policies.split(",")), asked.layers()
+    if layers is not None:
+        return compare_on_layers(layers, names, processes=asked.jobs)
+    return compare_policies(asked.load(), names, processes=asked.jobs)
+
+
+@verb(AdviseCall)
+def advise(asked: AdviseCall) -> Advice:
+    """Recommend a policy for a job, or for a workload of layers (.json); it compares all of them."""
+    from coppice.iteration.composing.advice import advise as advice_of
+    from coppice.iteration.composing.compared import compare_on_layers, compare_policies
+
+    layers = asked.layers()
+    found = (
+        compare_policies(asked.load(), processes=asked.jobs)
+        if layers is None
+        else compare_on_layers(layers, processes=asked.jobs)
+    )
+    return advice_of(found)
+
+
+@verb(TuneCall)
+def tune(asked: TuneCall) -> TunedPolicy:
+    """Tune a policy on a job, or on a workload of layers (.json), by simulation.
+
+    Raises:
+        InputError: If the job names policies itself, or there is no such policy.
+
+    Examples:
+        >>> import coppice
+        >>> coppice.train.tune("gpt-7.5b", "ddp", topology="dgx-a100", parallel="dp=8", global_batch=8).policy
+        'ddp'
+    """
+    from coppice.iteration.composing.tuned import tune_on_job, tune_on_layers
+
+    layers = asked.layers()
+    if layers is not None:
+        return tune_on_layers(layers, asked.tuned)
+    made = asked.load()
+    if made.run.policy is not None:
+        raise InputError(
+            f"expected a job without policies to tune one on, found {made.run.policy}: take `run.policy` out."
+        )
+    return tune_on_job(made, asked.tuned)
