@@ -12,7 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 
 from cli.conftest import Run
+from coppice.iteration.costs.group import RankGroup
+from coppice.iteration.costs.named import costs_named
 from coppice.text import number, rate_line
+from coppice.topology.presets import preset
 
 SIZE = 2**26
 
@@ -184,3 +187,20 @@ def test_the_report_of_a_plan_has_the_rates_of_its_bound(
     page = tmp_path / "page.html"
     assert asked.run("report", asked.plan_file, "--output", page).code == 0
     assert f"{float(bound['algbw_gb_per_s']):.6g}" in page.read_text()
+
+
+@pytest.mark.parametrize("name", ["forest", "nccl"])
+def test_a_collective_of_a_job_takes_as_long_as_by_itself(
+    name: str, case: Callable[[str, str], Case]
+) -> None:
+    """`train estimate --collectives` times a collective as `simulate` and `compare` do."""
+    asked = case("two dgx-a100", "all_reduce")
+    costs = costs_named(name, preset("dgx-a100", boxes=2))
+    assert costs is not None
+    found = costs.cost("all_reduce", SIZE, RankGroup(16, 1))
+    asked.of_problem("plan", "--output", str(asked.plan_file))
+    compared = asked.of_problem("compare", "--sizes", str(SIZE), "--algorithm", "forest,nccl-ring")
+    (pick,) = compared["nccl"]
+    simulated = asked.of_plan("simulate", "--size", str(SIZE))
+    expected = pick["time_us"] if name == "nccl" else simulated["time_us"]
+    assert 1e6 * found.seconds == pytest.approx(expected, rel=1e-9)

@@ -33,10 +33,15 @@ class Pick:
     order: str = "auto"  # Order of ranks, one of :data:`coppice.planners.choice.ORDERS`
     relay_gpus: bool = False  # GPUs pass on what is not theirs
     others: bool = False  # GPUs that do not belong to the group do so as well
+    protocol: str = ""  # Protocol of the library; empty: the model's fastest
 
     def __hash__(self) -> int:
         words = tuple(sorted((key, str(value)) for key, value in self.parameters.items()))
-        return hash((self.name, words, self.order, self.relay_gpus, self.others))
+        return hash((self.name, words, self.order, self.relay_gpus, self.others, self.protocol))
+
+    def limited(self, model: Model) -> Model:
+        """The model with the protocol of the pick alone, where it has that."""
+        return replace(model, protocols=(self.protocol,)) if self.protocol in model.protocols else model
 
 
 Chooser = Callable[[Topology, Collective, int], Pick]
@@ -74,7 +79,8 @@ def nccl_pick(topology: Topology, collective: Collective, size_bytes: int) -> Pi
     found = select("nccl", collective, size_bytes, topology=topology)
     if found.ours is None:
         return Pick(_NCCL_RING)
-    picked = Pick(found.ours, dict(found.parameters))
+    protocol = "" if found.cell is None else found.cell.protocol.lower()
+    picked = Pick(found.ours, dict(found.parameters), protocol=protocol)
     if picked.name.startswith(("nvls", "collnet")):  # switches add, if they can
         try:
             few = subset(topology, range(min(TUNED_RANKS, topology.num_ranks)))
@@ -113,12 +119,14 @@ def suited(
         rows: list[SimulatedTime] = []
         for each in candidates(problem, [picked.name], relay_gpus=relay_gpus, in_network=True):
             fixed = replace(each, parameters={**each.parameters, **picked.parameters})
-            job = MeasurementJob(problem=packed(problem), candidate=fixed, keys={size_bytes: ""}, model=model)
+            job = MeasurementJob(
+                problem=packed(problem), candidate=fixed, keys={size_bytes: ""}, model=picked.limited(model)
+            )
             rows += measure(job)
         found = [row for row in rows if row.refusal is None]
         if found:
             best = min(found, key=lambda row: row.time_us)
-            return Pick(picked.name, best.parameters, best.order, relay_gpus, others)
+            return Pick(picked.name, best.parameters, best.order, relay_gpus, others, picked.protocol)
         refusal = rows[0].refusal or ""
     raise InputError(
         f"expected an algorithm that {len(members)} ranks of {topology.name} can carry out: {refusal}"

@@ -379,8 +379,8 @@ class SimulatedCosts:
     def _simulated(self, collective: str, size_bytes: int, group: RankGroup, ranks: int) -> CollectiveCost:
         """Simulation of groups with a given number of their ranks."""
         part = self._part(group, ranks)
-        bodies = self._bodies_of(collective, size_bytes, group, ranks)
-        return simulated_together(bodies, part.topology, size_bytes, self.model)
+        bodies, picked = self._bodies_of(collective, size_bytes, group, ranks)
+        return simulated_together(bodies, part.topology, size_bytes, picked.limited(self.model))
 
     def _part(self, group: RankGroup, ranks: int) -> Standing:
         if (group, ranks) not in self._parts:
@@ -396,15 +396,16 @@ class SimulatedCosts:
 
     def _bodies_of(
         self, collective: str, size_bytes: int, group: RankGroup, ranks: int
-    ) -> list[Schedule | Forest]:
-        """Schedule of each group; chosen for the full group even where only some of its ranks are simulated."""
+    ) -> tuple[list[Schedule | Forest], Pick]:
+        """Schedule of each group, with its pick for the full group even where only some ranks are simulated."""
         part = self._part(group, ranks)
         if collective == "send":
-            key = collective, Pick("linear"), group, ranks
+            picked = Pick("linear")
+            key = collective, picked, group, ranks
             if key not in self._bodies:
                 pairs = [pair for each in part.groups for pair in itertools.pairwise(each)]
                 self._bodies[key] = [send_body(part.topology, list(pair)) for pair in pairs]
-            return self._bodies[key]
+            return self._bodies[key], picked
         what = Collective.named(collective)
         picked = self.choose(self._whole(group), what, size_bytes)
         asked = collective, picked, size_bytes, group
@@ -414,7 +415,7 @@ class SimulatedCosts:
         key = collective, picked, group, ranks
         if key not in self._bodies:
             self._bodies[key] = [body_of(part.topology, each, what, picked) for each in part.groups]
-        return self._bodies[key]
+        return self._bodies[key], picked
 
 
 def _extended(boxes: Sequence[float], seconds: Sequence[float], wanted: float, *, linear: bool) -> float:

@@ -11,7 +11,7 @@ from coppice.text import seconds_text
 PART_NAMES = {
     "compute": "layers",
     "head": "head and loss",
-    "tensor": "tensor-parallel all-reduces",
+    "tensor": "tensor-parallel collectives",
     "experts": "exchanges of experts",
     "context": "exchanges of context parallelism",
     "sends": "sends between stages",

@@ -5,7 +5,7 @@ Training via Communication Partitioning" (ASPLOS 2024), after its abstract; the 
 
 The axes are those of :mod:`coppice.iteration.policies.whole.partition`. The *operation* tier chooses the partition of
 a collective with the computation that gives and takes its pieces. The *layer* tier chooses again and orders what runs
-side by side in a layer of a pass: gradients of weights beside tensor-parallel all-reduces, gathering ahead. The *model*
+side by side in a layer of a pass: gradients of weights beside tensor-parallel collectives, gathering ahead. The *model*
 tier does the same over the whole step: gradient all-reduces, gathers of weights and sends by the longest path that
 follows them. A tier starts with what those below it have found. Where there are few plans all are tried, and the best
 is proved; otherwise one decision is changed at a time until none helps. Results of each axis alone are starting points

@@ -58,7 +58,7 @@ class Lina(WholePolicy):
             kinds = {phase.kind for each in own for phase in each.decompositions[0]}
             if _EXCHANGE in kinds:
                 exchanges.append(decision)
-            # What goes piece by piece with computation, as tensor-parallel all-reduces, is awaited at once.
+            # What goes piece by piece with computation, as tensor-parallel collectives, is awaited at once.
             waits = _EXCHANGE in kinds or any(each.group for each in own) or not kinds & _SUMS
             ranks[decision] = 0 if waits else 1
             if not waits:

@@ -1,4 +1,4 @@
-"""Lynx: recompute blocks' operations concurrently with tensor-parallel all-reduces, within a memory limit.
+"""Lynx: recompute blocks' operations concurrently with tensor-parallel collectives, within a memory limit.
 
 What is kept and what is computed again where is that of
 :class:`~coppice.iteration.policies.tensor.lynx.WindowedRecompute`: in windows of the forward pass of the last block,
