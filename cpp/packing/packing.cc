@@ -1,10 +1,12 @@
 #include "packing/packing.h"
 
 #include <algorithm>
+#include <functional>
 #include <iterator>
 #include <memory>
 #include <numeric>
 #include <optional>
+#include <utility>
 
 #include "core/wide.h"
 #include "cuts/feasibility.h"
@@ -19,6 +21,7 @@ namespace coppice {
 namespace {
 
 constexpr std::size_t kSetsToSplit = 32;
+constexpr std::size_t kWidths = 8;  // of arcs, by which parts are told apart
 
 class Packer {
  public:
@@ -67,6 +70,7 @@ class Packer {
       while (static_cast<std::int32_t>(batch_.size()) < batch_size_ && remaining_ > 0) {
         if (!add_tree(next_root())) {
           check_batch();
+          if (learn_parts()) continue;
           result_.complete = false;
           return result();
         }
@@ -266,6 +270,31 @@ class Packer {
     }
   }
 
+  // Learns the parts that the widest arcs join, and those that narrower ones join in turn: boxes of GPUs have slack until
+  // a template has used up the narrow arcs between them on its way to only some. False: that was done before.
+  bool learn_parts() {
+    if (std::exchange(parts_learned_, true)) return false;
+    std::vector<Amount> widths = first_residual_;
+    std::ranges::sort(widths, std::greater<>());
+    widths.erase(std::unique(widths.begin(), widths.end()), widths.end());
+    if (widths.size() > kWidths) widths.resize(kWidths);
+    std::vector<std::vector<Vertex>> parts;
+    for (Amount width : widths) {
+      std::vector<Vertex> tail, head;
+      for (Arc e = 0; e < graph_.num_arcs(); ++e)
+        if (first_residual_[action_.arc_class[e]] >= width) tail.push_back(graph_.tail(e)), head.push_back(graph_.head(e));
+      for (auto& part : parts_without(Digraph(graph_.num_vertices(), tail, head), inside_)) {
+        const auto terminals = std::ranges::count_if(part, [&](Vertex v) { return terminal_[v] != 0; });
+        const auto stands_for_images = [&](Vertex v) { return terminal_[v] && representative_[action_.orbit[v]] == v; };
+        if (terminals > 1 && terminals < grower_.num_terminals() && std::ranges::any_of(part, stands_for_images))
+          parts.push_back(std::move(part));
+      }
+    }
+    strengthen(parts);
+    learn(std::move(parts));
+    return true;
+  }
+
   // Checks the batch, gives trees back until (I) holds, learns every violated cut, and takes the rest for good.
   void check_batch() {
     std::size_t proposed = batch_.size();
@@ -386,6 +415,7 @@ class Packer {
   std::vector<Tree> trees_;              // taken for good
   std::vector<Tree> batch_;              // taken, but not checked yet
   std::int32_t batch_size_ = 1;
+  bool parts_learned_ = false;
 
   FeasibilityCheck<Amount> check_;
   std::vector<Amount> check_capacity_, check_supply_;

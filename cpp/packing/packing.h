@@ -20,7 +20,8 @@
 // With a group of automorphisms (symmetry/group_action.h) the same code packs templates: one tree for one root per
 // orbit stands for all its images. Then a packing need not exist for given multiplicities, and the result says so. A
 // template that is stuck cannot be checked half-way (each image would need a source of its own), so the packer starts
-// from the tight cuts and moves vertices between classes of arcs (TreeGrower::exchange).
+// from the tight cuts and moves vertices between classes of arcs (TreeGrower::exchange). If one is stuck nevertheless, the
+// packer learns the parts that wide arcs join, boxes of GPUs mostly, and goes on.
 //
 // Cost: a feasibility check for each batch, for each round in which trees are given back and for each tree that gets
 // stuck; trees are grown at the cost that tree_grower.h states. Batches double while checks pass, so that large

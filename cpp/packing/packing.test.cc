@@ -344,6 +344,18 @@ TEST(templates_pass_through_switches) {
   CHECK(found >= 9 * missed);
 }
 
+TEST(templates_leave_arcs_between_boxes_to_boxes_not_reached_yet) {
+  for (int groups : {4, 5, 8}) {
+    for (int gpus : {4, 7, 11}) {
+      for (Amount inside : {2, 5}) {
+        SymmetricNetwork symmetric = turning_boxes(groups, gpus, inside, 1);
+        CHECK(symmetric.network.scale_to_bound());
+        CHECK_EQ(packing_fault(symmetric, pack(symmetric)), "");
+      }
+    }
+  }
+}
+
 TEST(templates_beyond_the_bound_are_refused) {
   SymmetricNetwork symmetric = torus({4, 4}, {1, 1});
   CHECK(symmetric.network.scale_to_bound());

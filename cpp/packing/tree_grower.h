@@ -55,6 +55,7 @@ class TreeGrower {
   /// Whether a tree was started and neither finished nor abandoned.
   bool growing() const { return growing_; }
   bool spans() const { return static_cast<std::int32_t>(reached_list_.size()) == num_terminals_; }
+  std::int32_t num_terminals() const { return num_terminals_; }
   bool reached(Vertex v) const { return reached_[v] == stamp_; }
   bool is_terminal(Vertex v) const { return terminal_[v]; }
   const std::vector<Vertex>& reached_list() const { return reached_list_; }

@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from coppice import Problem, bound, load, verify
 from coppice.collectives import Collective
 from coppice.planners.forest.after_fault import forest_after_fault
-from coppice.planners.forest.planner import plan_forest
+from coppice.planners.forest.planner import alike_forest, plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.plan import Plan
@@ -20,7 +20,7 @@ from coppice.schedule.shape import shape
 from coppice.topology.composition.compose import Host, compose, gpu_ports, repeated
 from coppice.topology.composition.fabric import RailFabric
 from coppice.topology.model import Topology
-from coppice.topology.operations import remove_links, remove_nodes, set_link_rate
+from coppice.topology.operations import remove_links, remove_nodes, scale_nodes, set_link_rate
 
 PHASED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
 
@@ -40,12 +40,14 @@ WHOLE: dict[str, Callable[[], Topology]] = {
 }
 
 
-def after_fault(topology: Topology, collective: Collective) -> Forest | None:
+def after_fault(
+    topology: Topology, collective: Collective, plan_alike: Callable[[Problem], Forest] | None = None
+) -> Forest | None:
     """The forest, where there is one; it has to verify at the best rate of all forests."""
     problem = Problem(topology=topology, collective=collective)
     best = bound(problem)
     reached = best.inv_rate if best.attainable is None else best.attainable
-    forest = forest_after_fault(problem, reached, plan_forest)
+    forest = forest_after_fault(problem, reached, plan_forest, plan_alike)
     if forest is not None:
         report = verify(Plan(problem=problem, inv_rate=reached, forest=forest, bound=best))
         report.require_ok()
@@ -64,7 +66,7 @@ def test_what_is_found_is_optimal(data: st.DataObject) -> None:
         hurt = set_link_rate(whole, src, dst, rate, one_way=data.draw(st.booleans()))
     else:
         hurt = remove_nodes(whole, [whole.node_ids[data.draw(st.sampled_from(whole.rank_nodes.tolist()))]])
-    after_fault(hurt, data.draw(st.sampled_from(PHASED)))
+    after_fault(hurt, data.draw(st.sampled_from(PHASED)), data.draw(st.sampled_from((None, alike_forest))))
 
 
 FAULTS: dict[str, Callable[[Topology], Topology]] = {
@@ -83,6 +85,22 @@ def test_common_faults_of_rails_are_planned_with_low_trees(fault: str, collectiv
         return  # of so few boxes none is found within the limits
     assert forest is not None
     assert shape(forest).mean_height <= (8 if collective is Collective.ALL_REDUCE else 4)
+
+
+def test_the_tree_of_a_root_that_sends_slowly_is_split_evenly() -> None:
+    forest = after_fault(
+        set_link_rate(rails(), "box5/gpu3", "rail3/leaf1", "50%", one_way=True), Collective.ALL_GATHER
+    )
+    assert forest is not None
+    assert shape(forest).max_height <= 8
+
+
+@pytest.mark.parametrize("collective", PHASED[:2], ids=str)
+def test_a_slow_nic_that_is_a_node_is_planned_so(collective: Collective) -> None:
+    rack = load("gb200-nvl72", boxes=4, nics="node")
+    forest = after_fault(scale_nodes(rack, {"box1/nic5": "50%"}), collective, alike_forest)
+    assert forest is not None
+    assert shape(forest).mean_height < Fraction(9, 4)
 
 
 def test_large_networks_are_planned_so() -> None:

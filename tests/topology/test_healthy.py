@@ -12,7 +12,7 @@ from coppice.topology.composition.compose import Host, compose, gpu_ports, repea
 from coppice.topology.composition.fabric import RailFabric
 from coppice.topology.healthy import without_fault
 from coppice.topology.model import Link, Topology
-from coppice.topology.operations import remove_links, remove_nodes, set_link_rate
+from coppice.topology.operations import remove_links, remove_nodes, scale_nodes, set_link_rate
 
 
 def rails() -> Topology:
@@ -54,6 +54,14 @@ def test_a_slow_or_lost_link_is_restored(name: str, one_way: bool, rate: str) ->
         healthy = without_fault(hurt)
         assert healthy is not None
         assert links(healthy) == links(whole)
+
+
+def test_a_slow_node_is_restored() -> None:
+    whole = load("gb200-nvl72", boxes=4, nics="node")
+    healthy = without_fault(scale_nodes(whole, {"box1/nic5": "50%"}))
+    assert healthy is not None
+    assert links(healthy) == links(whole)
+    assert without_fault(scale_nodes(whole, {"box1/nic5": "50%", "box2/nic7": "50%"})) is None
 
 
 @pytest.mark.parametrize("name", ["rails", "dragonfly"])

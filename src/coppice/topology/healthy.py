@@ -60,8 +60,9 @@ def without_fault(topology: Topology) -> Topology | None:
     rates = {(a, b): topology.gb_per_s(e) for (a, b), e in topology.link_index.items()}
     if not lacks:
         return None
-    if _restore_links(nodes, rates, lacks, extra, alone) > 1:
-        return None
+    restored = _restore_links(nodes, rates, lacks, extra, alone)
+    if restored and not frozenset.intersection(*restored):
+        return None  # links that have no node in common
     if not any(each.total() for each in (*lacks.values(), *extra.values())):
         return _built(topology, nodes, rates)
     if any(each.total() for each in extra.values()):
@@ -89,7 +90,7 @@ def _restore_links(
     lacks: dict[int, Counter[_Seen]],
     extra: dict[int, Counter[_Seen]],
     alone: set[int],
-) -> int:
+) -> set[frozenset[int]]:
     """Give links between two odd nodes the rate that both of them lack, or one and the other is alone of its kind.
 
     Returns:
@@ -100,7 +101,7 @@ def _restore_links(
     links = Counter(end for ends in rates for end in ends)
     # Links that are there come first; the narrowest of several switches that are alone may have lost one.
     pairs.sort(key=lambda ends: (ends not in rates, sum(links[v] for v in ends if v in alone)))
-    restored = set()
+    restored: set[frozenset[int]] = set()
     for a, b in pairs:
         ends = [(v, leaves, nodes[other].kind) for v, leaves, other in ((a, True, b), (b, False, a))]
         ends = [end for end in ends if end[0] in lacks]
@@ -116,9 +117,9 @@ def _restore_links(
                 if known is not None:
                     extra[v] -= Counter({(out, there, known): 1})
             rates[a, b] = rate
-            restored.add((min(a, b), max(a, b)))
+            restored.add(frozenset((a, b)))
             break
-    return len(restored)
+    return restored
 
 
 def _lost_node(

@@ -27,17 +27,33 @@ from coppice.planners.forest.rehanging import Rehanging
 from coppice.planners.forest.reweighting import Reweighting
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.loads import forest_loads
+from coppice.schedule.shape import shape
 from coppice.topology.healthy import without_fault
 from coppice.topology.operations import slower_both_ways
 from coppice.topology.symmetry import find_symmetry
 
+TALLER = Fraction(5, 4)
+"""How tall trees are on average at most, beside those of the network without its fault, where low ones are wanted."""
 
-def forest_after_fault(problem: Problem, best: Fraction, plan: Callable[[Problem], Forest]) -> Forest | None:
+MOST_ALIKE = 8
+"""Order of the symmetry above which the network with its fault is planned as it is."""
+
+
+def forest_after_fault(
+    problem: Problem,
+    best: Fraction,
+    plan: Callable[[Problem], Forest],
+    plan_alike: Callable[[Problem], Forest] | None = None,
+    *,
+    low: bool = False,
+) -> Forest | None:
     """Trees that take no longer than ``best`` on a large network with one fault; None where none are found.
 
     Args:
         best: Time per shard, in 1 / (GB/s), that trees can reach.
-        plan: Plans the network without its fault.
+        plan: Plans a network.
+        plan_alike: Plans the network without its fault so that its trees differ little, None does as ``plan``.
+        low: Take no trees that are much taller than those of the network without its fault.
     """
     if problem.root is not None or problem.weights is not None or not best:
         return None
@@ -46,14 +62,14 @@ def forest_after_fault(problem: Problem, best: Fraction, plan: Callable[[Problem
         forest = _as_slow_both_ways(problem, best, plan)
         if forest is not None:
             return forest
-    if find_symmetry(topology).order > 1:
+    if find_symmetry(topology).order > MOST_ALIKE:
         return None
     healthy = without_fault(topology)
     if healthy is None or find_symmetry(healthy).order == 1:
         return None
     index = topology.node_index
     where = np.array([index.get(name, topology.num_nodes) for name in healthy.node_ids], dtype=np.int32)
-    whole = expanded(plan(replace(problem, topology=healthy)))
+    whole = expanded((plan_alike or plan)(replace(problem, topology=healthy)))
     damaged, _ = damaged_by(whole, topology, where)
     mended = _mended(damaged, best, problem)
     if mended is None:
@@ -63,7 +79,15 @@ def forest_after_fault(problem: Problem, best: Fraction, plan: Callable[[Problem
     if problem.collective is Collective.ALL_REDUCE:
         total, at_root = rate, {}
     found = Reweighting(mended, total, at_root).run()
-    return found if found is not None and forest_loads(found).inv_rate == best else None
+    if found is None or (low and not _are_low(found, whole)):
+        return None
+    return found if forest_loads(found).inv_rate == best else None
+
+
+def _are_low(forest: Forest, whole: Forest) -> bool:
+    """Whether trees are at most twice as tall as those of a whole network, and little taller on average."""
+    found, usual = shape(forest), shape(whole)
+    return found.max_height <= 2 * usual.max_height and found.mean_height <= TALLER * usual.mean_height
 
 
 def _as_slow_both_ways(problem: Problem, best: Fraction, plan: Callable[[Problem], Forest]) -> Forest | None:

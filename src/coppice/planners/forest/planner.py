@@ -33,6 +33,7 @@ from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest.packed import PackedTrees, forest_of, joined, pack, pack_templates, same_weight
+from coppice.planners.forest.priced_templates import priced_templates
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.shape import shape
@@ -102,10 +103,10 @@ def planned_forest(
     if collective is Collective.ALL_REDUCE:
         return plan_all_reduce(problem, trees, tolerance, optimum)
     free = trees is None and tolerance is None
-    # Packing tree by tree is quick and low for one phase, unless the links of a switch differ by direction.
-    if free and problem.topology.num_ranks >= MANY_RANKS and not is_even_both_ways(problem.topology):
+    if free and problem.topology.num_ranks >= MANY_RANKS:
         optimum = bound_of(problem) if optimum is None else optimum
-        if (forest := after_fault(problem, optimum)) is not None:
+        # Packing tree by tree makes low trees of one phase, unless the links of a switch differ by direction.
+        if (forest := after_fault(problem, optimum, low=is_even_both_ways(problem.topology))) is not None:
             return PlannedForest(forest=forest)
     packed, known = phase_trees(problem, trees, tolerance, optimum)
     return PlannedForest(forest=forest_of(problem, [packed]), phases=() if free else (known,))
@@ -141,14 +142,37 @@ def plan_all_reduce(
     return PlannedForest(forest=forest_of(problem, combined_trees(problem, combined)))
 
 
-def after_fault(problem: Problem, optimum: Bound) -> Forest | None:
-    """Optimal trees of a large network that one fault made unequal, from those of the network without it."""
+def after_fault(problem: Problem, optimum: Bound, *, low: bool = False) -> Forest | None:
+    """Optimal trees of a large network that one fault made unequal, from those of the network without it.
+
+    Args:
+        low: Only trees about as low as these are.
+    """
     if problem.topology.num_ranks < MANY_RANKS:
         return None
     from coppice.planners.forest.after_fault import forest_after_fault  # brings what mends forests
 
     best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
-    return forest_after_fault(problem, best, plan_forest)
+    return forest_after_fault(problem, best, plan_forest, alike_forest, low=low)
+
+
+def alike_forest(problem: Problem) -> Forest:
+    """Optimal trees of a symmetric network, in any number, that differ as little as possible: for who changes them."""
+    one = problem
+    if problem.collective is Collective.ALL_REDUCE and is_even_both_ways(problem.topology):
+        one = replace(problem, collective=Collective.ALL_GATHER)
+    templates = None
+    if len(one.phases) == 1 and (one is problem or bound_of(problem).combined is None):
+        optimum, network = bound_of(one), Network.of(one)
+        if optimum.capacity is None and optimum.attainable in (None, optimum.inv_rate):
+            network = spared(one, network, optimum.inv_rate)
+            templates = priced_templates(network, optimum.inv_rate, find_symmetry(one.topology))
+    if templates is None:
+        return plan_forest(problem)
+    reduces = templates.reversed()
+    if one is not problem:
+        return forest_of(problem, [reduces, templates])
+    return forest_of(problem, [reduces if problem.collective.reduces else templates])
 
 
 def phase_trees(
@@ -160,6 +184,7 @@ def phase_trees(
         optimum = bound_of(problem)
     best = optimum.inv_rate if optimum.attainable is None else optimum.attainable
     capacity = optimum.capacity
+    free = trees is None and tolerance is None
     if trees is not None:
         known = tree_optimum(network, trees, best=best, capacity=capacity)
     elif tolerance is not None:
@@ -168,7 +193,7 @@ def phase_trees(
         if capacity is None:
             network = spared(problem, network, best)
         known = all_trees(network, best=best, capacity=capacity)
-    return laid(problem, network, known.units), known
+    return laid(problem, network, known.units, best=best if free else None), known
 
 
 def spared(problem: Problem, network: Network, best: Fraction) -> Network:
@@ -195,9 +220,15 @@ def spared(problem: Problem, network: Network, best: Fraction) -> Network:
     return without if fits else network
 
 
-def laid(problem: Problem, network: Network, units: TreeUnits) -> PackedTrees:
-    """Trees of ``units`` with physical paths, in dataflow direction."""
-    packed = pack_with_symmetry(problem, network, units)
+def laid(
+    problem: Problem, network: Network, units: TreeUnits, *, best: Fraction | None = None
+) -> PackedTrees:
+    """Trees of ``units`` with physical paths, in dataflow direction.
+
+    Args:
+        best: Where their number is free, the time per shard to reach.
+    """
+    packed = pack_with_symmetry(problem, network, units, best)
     if packed is None:
         packed = pack(network, units)
     return packed.reversed() if problem.collective.reduces else packed
@@ -242,12 +273,15 @@ MANY_RANKS = 256
 TEMPLATE_MULTIPLES = (1, 2, 3, 4)
 
 
-def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> PackedTrees | None:
+def pack_with_symmetry(
+    problem: Problem, network: Network, units: TreeUnits, best: Fraction | None
+) -> PackedTrees | None:
     """Templates where ranks are symmetric; None where packing tree by tree is better.
 
     Templates are quicker to find, and shallower: every tree gets the same room. They need not exist for the whole
     group: with few trees the links of one orbit may not come out even. Then large problems, where templates matter
-    most, try some multiples of the number of trees, and small ones the subgroups that leave out one generator.
+    most, try any number of trees if it is free and some multiples of it if not, and small ones the subgroups that leave
+    out one generator.
     """
     topology = problem.topology
     if problem.root is not None or problem.weights is not None:
@@ -259,6 +293,8 @@ def pack_with_symmetry(problem: Problem, network: Network, units: TreeUnits) -> 
     for multiple in TEMPLATE_MULTIPLES if many else (1,):
         several = replace(units, capacity=units.capacity * multiple, roots=units.roots * multiple)
         templates = pack_templates(network, several, symmetry)
+        if templates is None and many and best is not None and multiple == 1:
+            templates = priced_templates(network, best, symmetry)
         if templates is not None:
             return templates
     if many or len(symmetry.orders) == 1:

@@ -282,37 +282,54 @@ class Rehanging:
         return self.cost[link] * (1 + _CROWDING * (1 - self.room[link] / (self.limit[link] + 1)))
 
     def _rehang_crowded(self, rows: list[int], link: int) -> bool:
-        """Re-hang subtrees until no more cross the link than may; whether that is reached."""
+        """Re-hang subtrees until no more cross the link than may; whether that is reached.
+
+        Where there is room for a part of a tree only, it is split, and as much as can be of that part goes elsewhere.
+        """
         misses = 0
         missed: Counter[tuple[int, int, bool]] = Counter()
+        by_tree: dict[int, tuple[MovedTree, list[int]]] = {}
         for row in rows:
-            if self.room[link] >= 0 or misses == MOST_MISSES:
-                break
             tree, child = self._child(row)
-            hop = child, int(tree.parent[child]), tree.reduces
-            old = self.links_of(int(tree.path[child]))
-            if link not in old or missed[hop] == MOST_ALIKE:
-                continue
-            while self.room[link] < 0 and len(self.split) <= MOST_SPLITS:
+            by_tree.setdefault(id(tree), (tree, []))[1].append(child)
+        pending, late = list(by_tree.values())[::-1], list[tuple[MovedTree, list[int]]]()
+        passing: set[tuple[int, int]] = set()  # trees with ranks that have got more below them
+        while (pending or late) and self.room[link] < 0 and misses < MOST_MISSES:
+            if not pending:
+                pending, late = late[::-1], []
+            tree, children = pending.pop()
+            while children and self.room[link] < 0 and misses < MOST_MISSES:
+                child = children.pop(0)
+                if (id(tree), child) in passing:  # one below the other makes tall trees
+                    passing.discard((id(tree), child))
+                    late.append((tree, [child]))
+                    continue
+                hop = child, int(tree.parent[child]), tree.reduces
+                old = self.links_of(int(tree.path[child]))
+                if link not in old or missed[hop] == MOST_ALIKE:
+                    continue
                 units = min(tree.weight, -self.room[link])
                 self.use(old, -units)
                 tree.detached.add(child)
                 found = self.search(tree, child, banned=link)
                 taken = 0 if found is None else min(units, found.units)
                 self.use(old, units - taken)
-                if found is None:
+                if found is None or (taken < tree.weight and len(self.split) > MOST_SPLITS):
+                    self.use(old, taken)
                     tree.detached.discard(child)
                     misses += 1
                     missed[hop] += 1
-                    break
+                    continue
                 misses = 0
-                if taken == tree.weight:
-                    self.hang(tree, child, found, taken)
-                    break
-                tree.detached.discard(child)
-                moved = self._halved(tree, tree.weight - taken)
-                moved.detached.add(child)
-                self.hang(moved, child, found, taken)
+                if taken < tree.weight:
+                    rest = self._halved(tree, taken)
+                    rest.detached.discard(child)
+                    pending.append((rest, [child, *children]))
+                self.hang(tree, child, found, taken)
+                above = found.parent
+                while above != tree.root:
+                    passing.add((id(tree), above))
+                    above = int(tree.parent[above])
         return self.room[link] >= 0
 
     def _halved(self, tree: MovedTree, units: int) -> MovedTree:
