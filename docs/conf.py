@@ -7,8 +7,13 @@ pages in ``INDEXES``, so that a page which none of them names is a warning, whic
 from __future__ import annotations
 
 import re
+import sys
 from importlib.metadata import version as version_of
+from pathlib import Path
 from typing import Any
+
+sys.path.insert(0, str(Path(__file__).parent))
+from messages import filled
 
 INDEXES = ("docs/index", "docs/questions", "benchmarks/README")
 
@@ -47,6 +52,13 @@ def _under(page: str, link: str) -> bool:
     return page == root_doc or "/" in link or page.startswith("benchmarks/")
 
 
+def fill_messages(_app: Any, page: str, source: list[str]) -> None:
+    """Put every message of the program on the page of messages."""
+    if page == "docs/messages":
+        source[0] = filled(source[0])
+
+
 def setup(app: Any) -> None:
-    """Connect the indexes."""
+    """Connect the indexes, and the page of all messages."""
     app.connect("source-read", list_pages)
+    app.connect("source-read", fill_messages)

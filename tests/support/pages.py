@@ -8,6 +8,8 @@ import io
 import os
 import re
 import shlex
+import subprocess
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -21,6 +23,7 @@ from support.paths import ROOT
 PAGES = sorted([*(ROOT / "docs").rglob("*.md"), ROOT / "README.md", ROOT / "CONTRIBUTING.md"])
 """Every page that people read before the measurements."""
 
+_STEP = re.compile(r"(?:`([\w.-]+)`:\n\n)?^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 _FENCE = re.compile(r"^```(\w+)\n(.*?)^```$", re.DOTALL | re.MULTILINE)
 
 
@@ -110,6 +113,52 @@ def run_page(name: str, folder: Path, variables: Mapping[str, Any] | None = None
                 assert printed == block.text
                 compared += 1
     return compared
+
+
+def follow(name: str, folder: Path) -> int:
+    """Do what a page asks, in order and in a folder: save its files, type its commands, run its Python.
+
+    A file is a block below a line with its name, "`ring.py`:". Commands (``console``) and Python (``pycon``) must print
+    what the page shows, but for the time and memory of a run; a command may only fail where the page shows an error.
+    Returns how many outputs were compared.
+    """
+    compared = 0
+    names: dict[str, Any] = {}
+    with working_in(folder):
+        for file, kind, text in _STEP.findall(page_text(name)):
+            if file:
+                Path(file).write_text(text)
+            elif kind == "console":
+                for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
+                    command, _, shown = part.partition("\n")
+                    printed, failed = typed(command)
+                    assert _without_times(printed) == _without_times(shown), command
+                    assert not failed or "error" in shown, command
+                    compared += 1
+            elif kind == "pycon":
+                test = doctest.DocTestParser().get_doctest(text, names, name, None, 0)
+                said: list[str] = []
+                doctest.DocTestRunner(optionflags=doctest.ELLIPSIS).run(
+                    test, out=said.append, clear_globs=False
+                )
+                assert not said, "".join(said)
+                names.update(test.globs)
+                compared += len(test.examples)
+    return compared
+
+
+def typed(command: str) -> tuple[str, bool]:
+    """What a command prints, and whether it fails; only those of the program itself run in this process."""
+    if re.match(r"coppice [^|>]*$", command):
+        done = coppice(*shlex.split(command)[1:])
+        return done.output, done.exit_code != 0
+    script = command.replace("coppice ", f"{shlex.quote(sys.executable)} -m coppice ")
+    shell = subprocess.run(script, shell=True, capture_output=True, text=True)
+    return shell.stdout + shell.stderr, shell.returncode != 0
+
+
+def _without_times(text: str) -> str:
+    return re.sub(r"  took .*|(?<= after )[\d.]+ m?s$", "", text, flags=re.MULTILINE)
 
 
 def run_session(name: str) -> int:

@@ -1,0 +1,34 @@
+"""Tutorials and pages that answer a question work at the first try of a reader who has nothing but the page."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from support.pages import follow, page_name, page_text
+from support.paths import ROOT
+
+PAGES = sorted(
+    page_name(path) for folder in ("tutorials", "questions") for path in (ROOT / "docs" / folder).glob("*.md")
+)
+NEEDED = {"networkx": "import networkx", "torch": "import torch"}
+"""Packages, and what stands on a page that needs them."""
+
+
+@pytest.mark.parametrize("page", PAGES)
+def test_a_reader_sees_what_the_page_shows(
+    page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COPPICE_CACHE", str(tmp_path / "cache"))
+    for package, line in NEEDED.items():
+        if line in page_text(page):
+            pytest.importorskip(package, reason=f"{package} is not installed")
+    assert follow(page, tmp_path) >= 2
+
+
+def test_pages_do_not_lean_on_the_repository() -> None:
+    for page in PAGES:
+        shown = re.findall(r"^```console\n(.*?)^```", page_text(page), re.DOTALL | re.MULTILINE)
+        assert not any("examples/" in block for block in shown), page
