@@ -48,15 +48,23 @@ class Example:
         return shlex.split(self.command)[1:]
 
 
+def page_name(path: Path) -> str:
+    """The name by which `page_text` finds a page: below docs, or in the root of the repository."""
+    return path.relative_to(ROOT).as_posix().removeprefix("docs/")
+
+
+FOLLOWED = [
+    name
+    for name in map(page_name, PAGES)
+    if name.startswith(("tutorials/", "questions/")) or name in ("install.md", "troubleshooting.md")
+]
+"""Pages that a test follows as a reader does, from the first line to the last."""
+
+
 def page_text(name: str) -> str:
     """The text of a page of docs, or of one in the root of the repository."""
     path = ROOT / "docs" / name
     return (path if path.is_file() else ROOT / name).read_text()
-
-
-def page_name(path: Path) -> str:
-    """The name by which `page_text` finds a page: below docs, or in the root of the repository."""
-    return path.relative_to(ROOT).as_posix().removeprefix("docs/")
 
 
 def blocks(name: str, *kinds: str) -> list[Block]:
