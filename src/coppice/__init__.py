@@ -47,7 +47,7 @@ if TYPE_CHECKING:
     from coppice.bounds.problem import Problem
     from coppice.bounds.result import Bound
     from coppice.collectives import Collective
-    from coppice.comparison import Comparison, compare
+    from coppice.comparison import Comparison
     from coppice.comparison.placed import PlacementResult
     from coppice.comparison.placing import placement
     from coppice.design.search.finder import design
@@ -82,6 +82,7 @@ if TYPE_CHECKING:
     from coppice.verbs import train, tune
     from coppice.verbs.bench import bench
     from coppice.verbs.bounding import bound
+    from coppice.verbs.comparing import compare
     from coppice.verbs.planning import plan
     from coppice.verbs.selecting import select
     from coppice.verbs.simulating import simulate
@@ -126,7 +127,7 @@ _LAZY = {
     "bench": "coppice.verbs.bench",
     "algorithms": "coppice.planners.algorithms.listing:listed",
     "bound": "coppice.verbs.bounding",
-    "compare": "coppice.comparison",
+    "compare": "coppice.verbs.comparing",
     "compile_program": "coppice.language",
     "explain": "coppice.schedule.explanation",
     "import_plan": "coppice.export.importing",

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec.structs import replace
+from msgspec.structs import asdict, replace
 
 from coppice.cli import with_flags
 from coppice.cli.options.declaring import with_options
@@ -18,18 +18,10 @@ from coppice.cli.output.render import print_json, print_lines, progress_bar
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.options import argument, option
-from coppice.options.names import AGGREGATING, SYNTHESIS_METHODS
-from coppice.options.shared import (
-    USUAL_SIZES,
-    JobsOption,
-    JsonOption,
-    ModelOption,
-    PlotOption,
-    SeedOption,
-    SizesOption,
-    TimeLimitOption,
-)
+from coppice.options.names import AGGREGATING
+from coppice.options.shared import JsonOption, PlotOption
 from coppice.text import columns, parse_sizes
+from coppice.verbs.comparing import CompareOptions
 
 if TYPE_CHECKING:
     from coppice.comparison.in_network import ModelledSystems
@@ -39,62 +31,21 @@ _FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("in_network", "order"
 """Options that a refusal may name."""
 
 
-@with_options("topology systems collective ... root weights ranks relays rates settings round_digits as_json")
+@with_options(
+    "topology systems collective sizes algorithms synthesize seed synthesis_time_limit_s order relay_gpus in_network "
+    "boxes gain every csv picture results jobs model assume root weights ranks relays rates settings round_digits "
+    "as_json"
+)
 def compare(
     asked: ProblemOptions,
+    options: CompareOptions,
     *,
-    sizes: SizesOption = USUAL_SIZES,
-    algorithms: Annotated[
-        str | None,
-        option(
-            "Only these, such as forest,ring [default: all that perform the collective].",
-            "--algorithm",
-            "-a",
-            metavar="LIST",
-            was=["--algorithms"],
-        ),
-    ] = None,
-    synthesize: Annotated[
-        str | None,
-        option(
-            "Compare what methods of synthesis find as well, such as tacos,syccl "
-            f"(all: {','.join(SYNTHESIS_METHODS)}).",
-            "--method",
-            metavar="LIST",
-            was=["--synthesize"],
-        ),
-    ] = None,
-    seed: SeedOption = 0,
-    time_limit: TimeLimitOption = 60.0,
-    order: Annotated[
-        str,
-        option(
-            "Order in which algorithms take the ranks: as numbered, boxes and rails kept together, or the better.",
-            metavar="rank|topology|both",
-        ),
-    ] = "both",
-    relay_gpus: Annotated[
-        bool | None,
-        option(
-            "Between GPUs that no path of switches and NICs joins other GPUs pass data on: for all algorithms, or "
-            "for none [default: for those that do not apply otherwise, marked relays].",
-            "--relay-gpus/--no-relay-gpus",
-        ),
-    ] = None,
     systems: Annotated[
         str | None,
         argument(
             "After --in-network: systems to model, such as sharp,nvls,switchml; "
             "switchml@spine* says which switches add. All: " + ", ".join(AGGREGATING) + ".",
             metavar="SYSTEMS",
-        ),
-    ] = None,
-    in_network: Annotated[
-        bool | None,
-        option(
-            "Use switches that can copy (multicast) or add (aggregate), and print both optima [default: compare "
-            "what uses them by itself, up to 256 ranks]. With SYSTEMS: model these beside the algorithms.",
-            "--in-network/--no-in-network",
         ),
     ] = None,
     boxes: Annotated[
@@ -110,12 +61,6 @@ def compare(
     ] = False,
     csv: Annotated[Path | None, option("Write every algorithm at every size as CSV.", metavar="FILE")] = None,
     picture: PlotOption = None,
-    results: Annotated[
-        Path | None,
-        option("Append measurements to this file (JSON lines), and resume from it.", metavar="FILE"),
-    ] = None,
-    jobs: JobsOption = None,
-    model: ModelOption = None,
     assume: AssumeOption,
     rates: Annotated[
         str | None,
@@ -148,18 +93,18 @@ def compare(
     from coppice.comparison.sweep import compare as run_comparison
     from coppice.comparison.table import csv_text
 
-    wanted, counts, classes = parse_sizes(sizes, option="--sizes"), _counts(boxes), _classes(rates)
+    wanted, counts, classes = _sizes(options.sizes), _counts(boxes), _classes(rates)
     modelled: list[str] = []
     if systems is not None:
         asked, modelled = _with_systems(asked, systems)
-        if in_network is not True:
+        if options.in_network is not True:
             raise InputError(
                 f"expected --in-network before systems that add in the network, found {systems} without it."
             )
         if gain:
             raise InputError("--gain compares algorithms only: leave out the systems after --in-network.")
-        in_network = None
-    if gain and (csv or picture or results or synthesize or len(classes) > 1):
+        options = replace(options, in_network=None)
+    if gain and (csv or picture or options.results or options.synthesize or len(classes) > 1):
         raise InputError(
             "--gain prints its own table: leave out --csv, --plot, --results, --method and all rates but one."
         )
@@ -167,22 +112,28 @@ def compare(
         raise InputError(
             f"expected one number of boxes, found --boxes {boxes}: give one, or a list with --gain."
         )
-    if results is not None and len(classes) > 1:
+    if options.results is not None and len(classes) > 1:
         raise InputError(
             "a results file holds one problem: give `--results` with one class of rates at a time."
         )
     if picture is not None:
         check_picture(picture)
-    assumed = chosen_model(model, assume)
-    options: dict[str, Any] = {"model": assumed, "order": order, "relay_gpus": relay_gpus, "jobs": jobs}
-    options["in_network"] = in_network
+    options = replace(options, sizes=wanted, model=chosen_model(options.model, assume))
     if gain:
         with progress_bar() as on_progress:
             problems = {
                 count or 1: replace(asked, boxes=count, rates=classes[0]).load_problem() for count in counts
             }
-            options |= {"relay_gpus": relay_gpus is True, "in_network": in_network is True}
-            found = find_gain(problems, wanted[-1], on_progress=on_progress, **options)
+            found = find_gain(
+                problems,
+                wanted[-1],
+                model=options.model,
+                order=options.order,
+                relay_gpus=options.relay_gpus is True,
+                in_network=options.in_network is True,
+                jobs=options.jobs,
+                on_progress=on_progress,
+            )
         if as_json:
             print_json(found.record())
         else:
@@ -195,22 +146,14 @@ def compare(
                 ]
             )
         return
-    keeps(results)
-    names = None if algorithms is None else [name.strip() for name in algorithms.split(",")]
-    methods = [] if synthesize is None else [name.strip() for name in synthesize.split(",")]
+    keeps(None if options.results is None else Path(options.results))
     with progress_bar() as on_progress:
         made = [
             run_comparison(
                 replace(asked, boxes=counts[0], rates=rate_class).load_problem(),
-                sizes=wanted,
-                algorithms=names,
-                synthesize=methods,
-                synthesis_time_limit_s=time_limit,
-                seed=seed,
-                results=results,
                 systems=modelled,
                 on_progress=on_progress,
-                **options,
+                **asdict(options),
             )
             for rate_class in classes
         ]
@@ -222,6 +165,10 @@ def compare(
         print_json({"comparisons": [each.record() for each in made]} if len(made) > 1 else made[0].record())
         return
     print_lines(_text(made, every=every))
+
+
+def _sizes(text: Any) -> tuple[int, ...]:
+    return parse_sizes(text, option="--sizes")
 
 
 def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:

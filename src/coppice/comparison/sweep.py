@@ -78,36 +78,6 @@ def compare(
     number of processes, or how often the work was interrupted. Methods of synthesis are the exception where their time
     limit ends them.
 
-    Args:
-        problem: What is to be done, and where: a problem, what has one, or a topology (also by name) with a
-            ``collective``.
-        collective: The collective, where ``problem`` is a topology.
-        sizes: Sizes M in bytes, as a list or as text such as ``"1K:4G"``.
-        root: Root rank of a rooted collective; None is 0.
-        weights: Relative shard size of each rank (all_gather, reduce_scatter).
-        demands: For all_to_all, relative size from each rank to each.
-        algorithms: Names to try, and plans, results with one or names of plan files (``*.json``), which are verified;
-            None takes all that perform the collective.
-        synthesize: Methods of synthesis whose schedules are compared as well (see
-            :data:`coppice.planners.synthesis.method.METHODS`).
-        synthesis_time_limit_s: Seconds for each of them, after which the best that it found so far counts; None: until
-            it is done.
-        seed: Where their random choices begin.
-        model: What messages cost: a model, its name, or a file with one (see :mod:`coppice.simulation.models`).
-        order: ``rank``, ``topology`` (boxes and rails kept together), ``auto`` (the first that has routes) or ``both``
-            (the faster one).
-        relay_gpus: GPUs may pass on what is not theirs where no path of switches and NICs exists; False refuses
-            algorithms that need it, None lets only those relay that do not apply otherwise.
-        in_network: Switches that can copy or add may do so; False refuses algorithms that need it, None compares these
-            by themselves up to 256 ranks (:attr:`Comparison.helped`).
-        systems: Systems that add in the network, to be modelled beside the algorithms (:attr:`Comparison.modelled`):
-            names of :data:`coppice.innetwork.systems.SYSTEMS`, or ``switchml@spine*`` to say which switches add.
-        executor: Where to run: any :class:`concurrent.futures.Executor` (see docs/executors.md). None starts processes
-            on this machine.
-        jobs: How many; None is one per core, 1 does all the work in this process.
-        results: File that keeps measurements, so that an interrupted comparison goes on where it stopped.
-        on_progress: Called with jobs done, jobs in all, and the algorithm that was just done.
-
     Raises:
         InputError: If the problem has no meaning, a name or size cannot be used, or ``results`` belongs to another
             problem.

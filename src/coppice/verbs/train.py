@@ -48,7 +48,7 @@ class SearchOptions(JobOptions, frozen=True, kw_only=True):
     top: Annotated[int, option("How many to print.", ge=1)] = 10
 
 
-class CompareCall(JobOptions, frozen=True, kw_only=True):
+class ComparePoliciesCall(JobOptions, frozen=True, kw_only=True):
     """A comparison of policies."""
 
     policies: Annotated[
@@ -181,8 +181,8 @@ def search(asked: SearchOptions) -> Sequence[SimulatedLayout]:
     return layouts_of(asked).best
 
 
-@verb(CompareCall)
-def compare(asked: CompareCall) -> ComparedPolicies:
+@verb(ComparePoliciesCall)
+def compare(asked: ComparePoliciesCall) -> ComparedPolicies:
     """Simulate a job, or a workload of layers (.json), under policies.
 
     Examples:

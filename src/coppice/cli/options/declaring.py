@@ -41,6 +41,8 @@ def parameter_of(option: Option) -> inspect.Parameter:
         option = replace(option, type=list[str], default=None)
     direct = enumerated or option.type in (bool, int, float, Path, list[str], list[Path])
     kind = option.type if direct else str
+    if not direct and not isinstance(option.default, str):  # what is no text is not given: the record has it
+        option = replace(option, default=None)
     numeric = kind in (int, float)
     common: dict[str, Any] = {
         "metavar": None if kind is bool else option.metavar or None,
