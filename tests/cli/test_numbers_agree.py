@@ -174,7 +174,8 @@ def test_a_plan_whose_steps_wait_states_what_it_reaches(case: Callable[[str, str
     )
     assert re.search(by_link, text)
     assert f"algbw {number(simulated['algbw_gb_per_s'])} GB/s" in text
-    assert re.search(by_link, asked.run("verify", asked.plan_file).out)
+    for command in ("verify", "explain"):
+        assert re.search(by_link, asked.run(command, asked.plan_file).out), command
     assert "algbw_gb_per_s_at_64_gib" not in asked.of_problem("plan")
 
 

@@ -247,7 +247,8 @@ def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Simulated) -> li
     rate = problem.shards / loads.inv_rate if loads.inv_rate else Fraction(0)
     rows = []
     if rate:
-        rows.append(("Plan reaches", f"{rate_line(rate)} algbw, {rate_line(rate * factor)} busbw"))
+        words = f"{rate_line(rate)} algbw, {rate_line(rate * factor)} busbw by its busiest link"
+        rows.append(("Plan reaches", words))
     if bound is not None and bound.inv_rate:
         share = f"; the plan reaches {percent_text(rate / bound.algbw_gb_per_s)} of it" if rate else ""
         name = "Bound" if checked.bound_proved else "Claimed bound, not proved"

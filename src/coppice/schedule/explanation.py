@@ -125,7 +125,7 @@ class Explanation:
         if self.loads.inv_rate:
             rate = plan.problem.shards / self.loads.inv_rate
             factor = plan.problem.collective.busbw_factor(plan.topology.num_ranks)
-            fields.append(("plan", bandwidth_text(rate, rate * factor)))
+            fields.append(("plan", f"{bandwidth_text(rate, rate * factor)} by its busiest link"))
         if plan.forest is not None:
             trees = shape(plan.forest)
             per_root = "differ" if trees.trees_per_root is None else str(trees.trees_per_root)
