@@ -92,14 +92,14 @@ def test_what_a_layer_keeps_is_the_papers_formula() -> None:
     model = MODELS["gpt-175b"]
     kept = {fused: transformer_row(model, fused_attention=fused)[1:3] for fused in (True, False)}
     unit = model.seq * model.hidden
-    assert sum(each.kept_bytes for each in kept[True]) == 34 * unit
-    assert sum(each.kept_bytes for each in kept[False]) == unit * (
+    assert sum(each.activation_bytes for each in kept[True]) == 34 * unit
+    assert sum(each.activation_bytes for each in kept[False]) == unit * (
         34 + 5 * model.heads * model.seq / model.hidden
     )
     gated = replace(model, mlp_matrices=3, kv_heads=8)
     row = transformer_row(gated)[1:3]
     layer = memory_of(gated, Layout(fused_attention=True)).activations / gated.layers
-    assert sum(each.kept_bytes for each in row) == pytest.approx(layer)
+    assert sum(each.activation_bytes for each in row) == pytest.approx(layer)
 
 
 @pytest.mark.parametrize("fields", [{"experts": 4, "experts_per_token": 5}, {"kv_heads": 5}])

@@ -385,7 +385,7 @@ def recomputed(rank: int) -> dict[str, Any]:
                 "simulated": list(stage_graph(ours.recorded.windows, ours.schedule.places).names),
                 "windows": [list(each) for each in ours.schedule.places],
                 "held": [ours.held_bytes, held],
-                "planned": [ours.schedule.kept_bytes, ours.schedule.peak_bytes],
+                "planned": [ours.schedule.activation_bytes, ours.schedule.peak_bytes],
                 "limit": ours.policy.settings.limit_bytes,
                 "operations": ours.operations,
                 "keys": list(ours.state_dict()) == list(theirs.state_dict()),

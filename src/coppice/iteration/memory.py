@@ -93,5 +93,5 @@ def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:
         # Gradients of tables are those of the rows that a batch looks up.
         gradients=model.gradient_bytes * copied / summed,
         optimizer=model.state_bytes * copied / stepped + model.table_state_bytes * tables,
-        activations=layout.micro_batch * sum(each.kept_bytes for each in model.row),
+        activations=layout.micro_batch * sum(each.activation_bytes for each in model.row),
     )

@@ -150,7 +150,7 @@ def _memory(job: TrainingJob, layout: Layout, step: Step, order: PipelineOrder) 
 
 def _in_flight(step: Step, order: PipelineOrder) -> float:
     """Peak activation bytes of a device; weight gradients need them until they are computed."""
-    kept = [sum(block.kept_bytes for block in stage) for stage in step.stages]
+    kept = [sum(block.activation_bytes for block in stage) for stage in step.stages]
     most = 0.0
     for program in order.devices:
         now = 0.0

@@ -45,7 +45,7 @@ class LayerBlock:
     weight_gradient: float = 0.0  # Gradients of its weights
     recompute: float = 0.0  # What is computed again in the backward pass
     parameters: float = 0.0  # Weights on this GPU
-    kept_bytes: float = 0.0  # Bytes that it keeps of the micro-batch until its backward pass
+    activation_bytes: float = 0.0  # Bytes that it keeps of the micro-batch until its backward pass
     exchanges: tuple[GroupExchange, ...] = ()  # What it exchanges inside its passes, in their order
 
     def __post_init__(self) -> None:

@@ -122,7 +122,7 @@ def _layer(model: Transformer, layout: Layout, cluster: Cluster) -> LayerBlock:
         weight_gradient=half,
         recompute=work.recompute,
         parameters=dense + expert_weights(model, layout, cluster)[1],
-        kept_bytes=layer_bytes(model, layout),
+        activation_bytes=layer_bytes(model, layout),
         exchanges=(
             *_tensor(model, layout, cluster, work.tokens),
             *_context(model, layout, cluster),

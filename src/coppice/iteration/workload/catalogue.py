@@ -97,7 +97,7 @@ def _convolution(
         kind="convolution",
         products=(MatrixProduct(rows=places, n=outer, k=kernel * kernel * inner),),
         passed_bytes=given * (5 if normalised else 2),
-        kept_bytes=given * (2 if normalised else 1),
+        activation_bytes=given * (2 if normalised else 1),
         parameters=weights + (2 * outer if normalised else outer),
     )
 
@@ -109,7 +109,7 @@ def _linear(name: str, inner: int, outer: int) -> ModelLayer:
         kind="mlp",
         products=(MatrixProduct(rows=1, n=outer, k=inner),),
         passed_bytes=2 * _HALF * outer,
-        kept_bytes=_HALF * outer,
+        activation_bytes=_HALF * outer,
         parameters=inner * outer + outer,
     )
 
@@ -148,7 +148,7 @@ def dlrm(
             name="tables",
             kind="tables",
             passed_bytes=looked * (lookups + 1),
-            kept_bytes=looked,
+            activation_bytes=looked,
             parameters=sum(rows) * width,
             expert_parameters=sum(rows) * width,
             exchanged_bytes=looked,
@@ -159,7 +159,7 @@ def dlrm(
             kind="interaction",
             products=(MatrixProduct(rows=vectors, n=vectors, k=width),),
             passed_bytes=_FLOAT * (vectors * width + 2 * pairs),
-            kept_bytes=_FLOAT * (vectors * width + pairs),
+            activation_bytes=_FLOAT * (vectors * width + pairs),
         ),
         *_mlp("top", (width + pairs, *top)),
     ]
@@ -176,7 +176,7 @@ def _mlp(name: str, widths: Sequence[int]) -> list[ModelLayer]:
             kind="mlp",
             products=(MatrixProduct(rows=1, n=outer, k=inner),),
             passed_bytes=2 * _FLOAT * outer,
-            kept_bytes=_FLOAT * outer,
+            activation_bytes=_FLOAT * outer,
             parameters=inner * outer + outer,
         )
         for number, (inner, outer) in enumerate(itertools.pairwise(widths))

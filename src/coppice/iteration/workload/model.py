@@ -32,7 +32,7 @@ class ModelLayer:
     attention: float = 0.0  # Operations of scores and context of attention
     attention_shape: tuple[float, float] = (1, 1)  # Heads and tokens of them
     passed_bytes: float = 0.0  # Bytes that passes over activations beside products read and write, forward
-    kept_bytes: float = 0.0  # Bytes that the backward pass needs
+    activation_bytes: float = 0.0  # Bytes that the backward pass needs
     parameters: float = 0.0  # Weights
     # Those of them that are of experts or tables, which are not copied to every replica
     expert_parameters: float = 0.0

@@ -62,7 +62,7 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
                 input_gradient=took.input_gradient,
                 weight_gradient=took.weight_gradient,
                 parameters=layer.parameters - layer.expert_parameters,
-                kept_bytes=layer.kept_bytes * layout.micro_batch,
+                activation_bytes=layer.activation_bytes * layout.micro_batch,
                 exchanges=tuple(exchanges),
             )
         )

@@ -47,7 +47,7 @@ def transformer_row(model: Transformer, *, fused_attention: bool = True) -> tupl
                 else ()
             ),
             passed_bytes=2 * _HALF * model.seq * model.hidden,
-            kept_bytes=model.seq * model.hidden,
+            activation_bytes=model.seq * model.hidden,
             parameters=table + model.extra_parameters,
         )
     ]
@@ -67,7 +67,7 @@ def transformer_row(model: Transformer, *, fused_attention: bool = True) -> tupl
             kind="head",
             products=(MatrixProduct(rows=scored, n=model.vocab, k=model.hidden),),
             passed_bytes=6 * _HALF * scored * model.vocab,
-            kept_bytes=2 * _HALF * scored * model.vocab,
+            activation_bytes=2 * _HALF * scored * model.vocab,
             parameters=head,
         )
     )
@@ -101,7 +101,7 @@ def _attention(model: Transformer, *, fused: bool) -> ModelLayer:
         attention_shape=(model.heads, seq),
         passed_bytes=5 * _HALF * seq * model.hidden,
         # Input of the norm 2, of q, k, v 2, the mask 1; queries and the context 2 each, keys and values.
-        kept_bytes=seq * (5 * model.hidden + 2 * _HALF * width + 2 * _HALF * model.kv_width) + scores,
+        activation_bytes=seq * (5 * model.hidden + 2 * _HALF * width + 2 * _HALF * model.kv_width) + scores,
         parameters=model.attention_parameters + _small(model)[0],
     )
 
@@ -117,7 +117,7 @@ def _mlp(model: Transformer) -> ModelLayer:
             MatrixProduct(rows=seq, n=model.hidden, k=model.ffn),
         ),
         passed_bytes=_HALF * seq * (5 * model.hidden + 4 * model.ffn),
-        kept_bytes=seq * (5 * model.hidden + _HALF * model.ffn * model.mlp_matrices),
+        activation_bytes=seq * (5 * model.hidden + _HALF * model.ffn * model.mlp_matrices),
         parameters=model.mlp_parameters + _small(model)[1],
     )
 
@@ -143,7 +143,7 @@ def _experts(model: Transformer) -> ModelLayer:
         kind="experts",
         products=tuple(products),
         passed_bytes=_HALF * (seq * 5 * model.hidden + 4 * slots * model.hidden + 4 * wide),
-        kept_bytes=kept + _HALF * wide * model.mlp_matrices,
+        activation_bytes=kept + _HALF * wide * model.mlp_matrices,
         parameters=model.experts * model.expert_parameters + model.shared_parameters + _small(model)[1],
         expert_parameters=model.experts * model.expert_parameters,
         exchanged_bytes=2 * _HALF * slots * model.hidden,

@@ -30,7 +30,7 @@ def test_published_example(compute: float, sums: float, expected: float) -> None
 def test_closed_forms_of_blocks_alike() -> None:
     values = (0, 0.5, 1, 2.5)
     for count, a, b, r, g in itertools.product((1, 2, 3, 7), (0.5, 1, 3), values, values, (1, 2)):
-        block = HalvedBlock(forward=a, forward_sum=b, backward_sum=b, again=r, gradients=g)
+        block = HalvedBlock(forward=a, forward_sum=b, backward_sum=b, recompute=r, gradients=g)
         halves = HalfBatches(blocks=[block] * count)
         forward = run_tasks(halves.graph(backward=False)).seconds
         backward = run_tasks(halves.graph(forward=False)).seconds
@@ -44,7 +44,7 @@ def drawn_blocks(draw: random.Random) -> list[HalvedBlock]:
         HalvedBlock(
             forward=draw.randint(0, 8) / 4,
             gradients=draw.randint(0, 8) / 4,
-            again=draw.randint(0, 8) / 4,
+            recompute=draw.randint(0, 8) / 4,
             forward_sum=0 if free else draw.randint(0, 8) / 4,
             backward_sum=0 if free else draw.randint(0, 8) / 4,
         )
@@ -65,7 +65,7 @@ def check_halves(count: int) -> None:
         assert quick <= silent.serial_seconds
         assert quick >= lower_bound_seconds(graphs[0]) - 1e-9
         if not any(each.forward_sum or each.backward_sum for each in blocks):
-            assert quick == slow == 2 * sum(each.forward + each.gradients + each.again for each in blocks)
+            assert quick == slow == 2 * sum(each.forward + each.gradients + each.recompute for each in blocks)
 
 
 def test_halves_are_no_slower_than_serial() -> None:
@@ -78,7 +78,7 @@ def test_halves_are_no_slower_than_serial_in_many_cases() -> None:
 
 
 def test_silent_recomputation_saves_a_third_of_the_sums() -> None:
-    block = HalvedBlock(forward=1, forward_sum=1, backward_sum=1, again=1, gradients=2)
+    block = HalvedBlock(forward=1, forward_sum=1, backward_sum=1, recompute=1, gradients=2)
     kinds = [
         sum(
             name.startswith("sum of") for name in HalfBatches(blocks=[block] * 4, silent=silent).graph().names
@@ -101,7 +101,7 @@ def drawn_problem(draw: random.Random) -> DegreeProblem:
         sums=table(0, 9),
         memory=table(1, most := draw.choice([3, 9])),
         device_bytes=draw.randint(blocks, most * blocks),
-        again=table(0, 3) if draw.random() < 0.5 else (),
+        recompute=table(0, 3) if draw.random() < 0.5 else (),
         share=draw.choice([1.0, 0.95]),
     )
 
@@ -110,7 +110,10 @@ def plain_cost(problem: DegreeProblem, choice: tuple[int, ...]) -> Fraction:
     """The formula, read from the planner's description: passes one after the other, block by block."""
     chain = list(enumerate(choice))
     total = Fraction(0)
-    for table, again, order in ((problem.forward, (), chain), (problem.backward, problem.again, chain[::-1])):
+    for table, again, order in (
+        (problem.forward, (), chain),
+        (problem.backward, problem.recompute, chain[::-1]),
+    ):
 
         def first_half(block: int, place: int, table: object = table, again: object = again) -> Fraction:
             return Fraction(table[block][place]) + (2 * Fraction(again[block][place]) if again else 0)
@@ -180,14 +183,14 @@ def test_costs_are_those_of_the_schedule() -> None:
             degrees=(2,),
             forward=forward,
             backward=backward,
-            again=again,
+            recompute=again,
             sums=sums,
             memory=[[1]] * count,
             device_bytes=count,
             share=1.0,
         )
         blocks = [
-            HalvedBlock(forward=f, gradients=g, again=r, forward_sum=comm, backward_sum=comm)
+            HalvedBlock(forward=f, gradients=g, recompute=r, forward_sum=comm, backward_sum=comm)
             for f, g, comm, r in rows
         ]
         assert run_tasks(HalfBatches(blocks=blocks).graph()).seconds == problem.solve().seconds

@@ -45,7 +45,7 @@ def layer(forward: float, seconds: float, kinds: tuple[str, ...] = SUM, again: f
         input_gradient=forward,
         weight_gradient=forward,
         recompute=again,
-        kept_bytes=100.0,
+        activation_bytes=100.0,
         exchanges=tuple(
             exchange(when, kind, seconds / len(kinds)) for when in whens for _ in range(2) for kind in kinds
         ),
@@ -211,7 +211,7 @@ def test_two_halves_are_the_simulated_schedule() -> None:
             HalvedBlock(
                 forward=block.forward / 4,
                 gradients=block.forward / 2,
-                again=block.recompute / 4,
+                recompute=block.recompute / 4,
                 forward_sum=block.exchanges[0].seconds / 2,
                 backward_sum=block.exchanges[0].seconds / 2,
             )
@@ -227,9 +227,9 @@ def test_two_halves_are_the_simulated_schedule() -> None:
 def test_silent_recomputation_keeps_what_sums_give() -> None:
     (made,) = tensor_policy_named("oases").of().stage((layer(4.0, 1.0, again=4.0),), 1)
     assert not [each for each in made.exchanges if each.when == RECOMPUTE]
-    assert made.kept_bytes == 108.0
+    assert made.activation_bytes == 108.0
     (loud,) = tensor_policy_named("oases").of(silent=False).stage((layer(4.0, 1.0, again=4.0),), 1)
-    assert loud.kept_bytes == 100.0
+    assert loud.activation_bytes == 100.0
     assert len(loud.exchanges) == 6
 
 
@@ -239,10 +239,10 @@ def test_windows_hide_what_is_computed_again() -> None:
     policy = tensor_policy_named("lynx")
     made = policy.of().stage(blocks, 2)
     assert [block.recompute for block in made] == [pytest.approx(1.0)] * 4
-    assert [block.kept_bytes for block in made] == [100.0] * 4
+    assert [block.activation_bytes for block in made] == [100.0] * 4
     roomy = policy.of(layer_bytes=3200.0, limit_bytes=2 * 4 * 3200.0).stage(blocks, 2)
     assert [block.recompute for block in roomy] == [0.0] * 4
-    assert [block.kept_bytes for block in roomy] == [3300.0] * 4
+    assert [block.activation_bytes for block in roomy] == [3300.0] * 4
     some = [
         sum(block.recompute for block in policy.of(layer_bytes=3200.0, limit_bytes=limit).stage(blocks, 2))
         for limit in (3200.0, 6400.0, 9600.0, 16000.0, 25600.0)

@@ -53,12 +53,12 @@ def degree_problem(
         sum(each.seconds for each in tensor_exchanges(half, FORWARD)) / 2 if degree > 1 else 0.0
         for half, degree in zip(tables, degrees, strict=True)
     ]
-    sizes = [round((2 * half.kept_bytes + _STATES * half.parameters) / 2) for half in tables]
+    sizes = [round((2 * half.activation_bytes + _STATES * half.parameters) / 2) for half in tables]
     return DegreeProblem(
         degrees=degrees,
         forward=rows([half.forward / 2 for half in tables]),
         backward=rows([(half.input_gradient + half.weight_gradient) / 2 for half in tables]),
-        again=rows([half.recompute / 2 for half in tables]),
+        recompute=rows([half.recompute / 2 for half in tables]),
         sums=rows(sums),
         memory=[sizes] * blocks,
         device_bytes=int(cluster.device.memory_bytes),

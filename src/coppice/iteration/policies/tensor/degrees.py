@@ -83,12 +83,12 @@ class DegreeProblem:
     memory: Sequence[Sequence[int]]  # Bytes of each block with each degree
     device_bytes: int  # Memory of a device
     # Seconds of half of what is computed again before it; empty: nothing
-    again: Sequence[Sequence[float]] = ()
+    recompute: Sequence[Sequence[float]] = ()
     share: float = 0.95  # Share of it that blocks may take
 
     def __post_init__(self) -> None:
         blocks = len(self.forward)
-        for name in ("forward", "backward", "sums", "memory", *(["again"] if self.again else [])):
+        for name in ("forward", "backward", "sums", "memory", *(["recompute"] if self.recompute else [])):
             table = getattr(self, name)
             if not blocks or len(table) != blocks or any(len(row) != len(self.degrees) for row in table):
                 raise InputError(
@@ -206,8 +206,8 @@ class _Costs:
 
         forward, backward = ticks(problem.forward), ticks(problem.backward)
         both = backward
-        if problem.again:
-            again = ticks(problem.again)
+        if problem.recompute:
+            again = ticks(problem.recompute)
             both = [
                 [b + 2 * a for b, a in zip(*rows, strict=True)] for rows in zip(backward, again, strict=True)
             ]

@@ -42,12 +42,12 @@ class HalvedBlock:
 
     forward: float  # Seconds of its forward pass
     gradients: float = 0.0  # Seconds of its backward pass
-    again: float = 0.0  # Seconds of what is computed again before it
+    recompute: float = 0.0  # Seconds of what is computed again before it
     forward_sum: float = 0.0  # Seconds of the sum that ends the forward pass
     backward_sum: float = 0.0  # Seconds of the sum that ends the backward pass
 
     def __post_init__(self) -> None:
-        times = (self.forward, self.gradients, self.again, self.forward_sum, self.backward_sum)
+        times = (self.forward, self.gradients, self.recompute, self.forward_sum, self.backward_sum)
         if min(times) < 0:
             raise InputError(f"expected 0 or more seconds for each part of a block, found {times}.")
 
@@ -116,8 +116,8 @@ class HalfBatches:
         again = 0 if self.silent else 1
         return 2 * sum(
             each.forward
-            + each.forward_sum * (1 + again * (each.again > 0))
-            + each.again
+            + each.forward_sum * (1 + again * (each.recompute > 0))
+            + each.recompute
             + each.gradients
             + each.backward_sum
             for each in self.blocks
@@ -155,7 +155,7 @@ class HalfBatches:
         """Segments of the backward pass, the other half first."""
         segments: list[HalfSegment] = []
         for number, block in reversed(list(enumerate(self.blocks))):
-            again = [self._passed("R", number, half, block.again) for half in (2, 1) if block.again]
+            again = [self._passed("R", number, half, block.recompute) for half in (2, 1) if block.recompute]
             if not self.silent:
                 segments += [HalfSegment(passes=(each,), seconds=block.forward_sum) for each in again]
                 again = []

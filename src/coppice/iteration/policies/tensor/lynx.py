@@ -94,7 +94,9 @@ class WindowedRecompute(TensorPolicy):
                 key = (id(block), left, kept)
                 if key not in same:
                     again = min(block.recompute, left / TICKS)
-                    same[key] = replace(block, recompute=again, kept_bytes=block.kept_bytes + kept)
+                    same[key] = replace(
+                        block, recompute=again, activation_bytes=block.activation_bytes + kept
+                    )
                 made[number] = same[key]
         return tuple(made)
 

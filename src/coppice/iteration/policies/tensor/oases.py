@@ -61,7 +61,7 @@ class TwoHalves(TensorPolicy):
                 input_gradient=block.input_gradient * longer,
                 weight_gradient=block.weight_gradient * longer,
                 recompute=block.recompute * longer,
-                kept_bytes=block.kept_bytes + (_kept(block) if settings.silent else 0.0),
+                activation_bytes=block.activation_bytes + (_kept(block) if settings.silent else 0.0),
                 exchanges=self._left(block, number, left),
             )
             if any(tensor_exchanges(block, when) for when in (FORWARD, BACKWARD))

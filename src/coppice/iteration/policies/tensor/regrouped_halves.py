@@ -85,7 +85,7 @@ class RegroupedHalves:
             HalvedBlock(
                 forward=problem.forward[block][place],
                 gradients=problem.backward[block][place],
-                again=problem.again[block][place] if problem.again else 0.0,
+                recompute=problem.recompute[block][place] if problem.recompute else 0.0,
                 forward_sum=sums[block],
                 backward_sum=sums[block],
             )

@@ -74,7 +74,8 @@ class HalvedBlocks(nn.Sequential):
         self.summed_bytes: dict[int, int] = {}  # Bytes of the sum of a half, by parts
         self.parts = parts  # The parts of all blocks in a row
         self._halves = HalfBatches(
-            blocks=[HalvedBlock(forward=1.0, gradients=1.0, again=1.0 if recompute else 0.0)] * len(parts),
+            blocks=[HalvedBlock(forward=1.0, gradients=1.0, recompute=1.0 if recompute else 0.0)]
+            * len(parts),
             first=first,
         )
 
@@ -127,7 +128,7 @@ class HalvedBlocks(nn.Sequential):
                 HalvedBlock(
                     forward=median("F", number),
                     gradients=median("B", number),
-                    again=median("R", number),
+                    recompute=median("R", number),
                     forward_sum=summed,
                     backward_sum=summed,
                 )
@@ -233,7 +234,7 @@ class _HalfRun:
             if one.block != number:
                 continue
             for each in segment.passes[:-1]:
-                with self._computing(each.name), self._states[number, each.half].again():
+                with self._computing(each.name), self._states[number, each.half].restored():
                     glue, leaf, partial = self._compute(number, kept[each.half], graph=True)
                 self._glues[number, each.half], self._products[number, each.half] = glue, (leaf, partial)
             with self._computing(one.name):

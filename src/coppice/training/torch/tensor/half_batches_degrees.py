@@ -197,7 +197,7 @@ class RegroupedBlocks(nn.Sequential):
         self.degrees = tuple(part.ranks for part in parts)  # Degree of each part
         self.gathered_bytes: dict[int, int] = {}  # Bytes that a change of degrees has given, by changes
         again = 1.0 if recompute else 0.0
-        units = [HalvedBlock(forward=1.0, gradients=1.0, again=again)] * len(parts)
+        units = [HalvedBlock(forward=1.0, gradients=1.0, recompute=again)] * len(parts)
         changes = sum(one != other for one, other in zip(self.degrees, self.degrees[1:], strict=False))
         self._order = RegroupedHalves.of(units, self.degrees, [(0.0, 0.0)] * changes)
         # Neighbours of one degree, as they run

@@ -49,7 +49,7 @@ class RecomputeSchedule:
     # For each block and operation -1 (kept), the number of a window, or a larger one (on demand), as of
     # `plan_stage`
     places: tuple[tuple[int, ...], ...]
-    kept_bytes: int  # What all blocks keep of a micro-batch between its passes
+    activation_bytes: int  # What all blocks keep of a micro-batch between its passes
     peak_bytes: int  # The most that all micro-batches in flight take, with what is computed again
 
     @classmethod
@@ -87,7 +87,7 @@ class RecomputeSchedule:
         )
         return cls(
             places=found,
-            kept_bytes=blocks * block.fixed_bytes + kept,
+            activation_bytes=blocks * block.fixed_bytes + kept,
             peak_bytes=fixed + stage_bytes(windows, found, in_flight),
         )
 
@@ -126,7 +126,7 @@ class RecomputeRecorder:
 
     @contextmanager
     def timed(self, *what: object) -> Iterator[None]:
-        """Time an operation (``"again"``, block, operation) or a window (pass, number)."""
+        """Time an operation (``"recompute"``, block, operation) or a window (pass, number)."""
         begin = self._now()
         yield
         self._seconds.setdefault(what, []).append(self._now() - begin)
@@ -181,7 +181,7 @@ class RecomputeRecorder:
 
         blocks = range(len(self._names))
         return (
-            [median(*(("again", block, op) for block in blocks)) for op in range(len(self._names[0]))],
+            [median(*(("recompute", block, op) for block in blocks)) for op in range(len(self._names[0]))],
             {when: tuple(median((when, number)) for number in range(self._windows)) for when in ("F", "B")},
         )
 
@@ -411,8 +411,8 @@ class _RecomputeRun:
         if call is None or call.computed or not call.wanted:
             return
         self._say(f"{call.name} of {number}{when}")
-        with self._timed("again", number, op):
-            call.again()
+        with self._timed("recompute", number, op):
+            call.recompute()
 
     def _release(self, *, above: int = -1) -> None:
         """Release inputs and recomputed tensors of the blocks above."""

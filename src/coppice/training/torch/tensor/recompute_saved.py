@@ -52,7 +52,7 @@ class DeviceState:
         )
 
     @contextmanager
-    def again(self) -> Iterator[None]:
+    def restored(self) -> Iterator[None]:
         """Context with the snapshot restored; the state before is restored afterwards."""
         devices = [] if self.of_device is None else [self.device]
         kind = "cuda" if self.device.type == "cpu" else self.device.type
@@ -115,7 +115,7 @@ class DroppedCall:
         self.wanted |= inside
         return _Inside(self, len(self._saved) - 1)
 
-    def again(self) -> None:
+    def recompute(self) -> None:
         """Recompute, unless done."""
         if self.computed:
             return
@@ -134,7 +134,7 @@ class DroppedCall:
             found.append(tensor.detach() if expected is not None else None)
             return number
 
-        with self._state.again(), torch.enable_grad(), saved_tensors_hooks(fill, unpack):
+        with self._state.restored(), torch.enable_grad(), saved_tensors_hooks(fill, unpack):
             output: torch.Tensor = self._module(x)
         if len(found) != len(self._saved):
             raise self._changed()
@@ -142,7 +142,7 @@ class DroppedCall:
 
     def found(self, number: int) -> torch.Tensor:
         """Saved tensor, recomputed if necessary."""
-        self.again()
+        self.recompute()
         tensor = self._found[number]
         if tensor is None:
             raise self._changed()
@@ -150,7 +150,7 @@ class DroppedCall:
 
     def output(self) -> torch.Tensor:
         """Output, recomputed if necessary."""
-        self.again()
+        self.recompute()
         if self._output is None:
             raise self._changed()
         return self._output
