@@ -201,7 +201,7 @@ def test_a_module(run: Run, tmp_path: Path) -> None:
         "def build():\n"
         "    return torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)), torch.randn(32, 64)\n"
     )
-    words = ("--ranks", "16", "--topology", "dgx-a100", "--boxes", "2", "-o", str(workload))
+    words = ("--num-ranks", "16", "--topology", "dgx-a100", "--boxes", "2", "-o", str(workload))
     found = run("train", "import", str(file), *words, "--json").json
     assert [layer["name"] for layer in found["layers"]] == ["0", "1"]
     assert sum(layer["forward_flops"] for layer in found["layers"]) == 2 * 2 * 32 * 64 * 64
@@ -215,16 +215,16 @@ def test_options_that_do_not_belong(run: Run, tmp_path: Path) -> None:
     file = tmp_path / "model.py"
     file.write_text("def build(): ...\n")
     name = str(file)
-    assert "--step is not for a module" in run("train", "import", name, "--step", "1", "--ranks", "2").err
+    assert "--step is not for a module" in run("train", "import", name, "--step", "1", "--num-ranks", "2").err
     assert "give --parallel dp=16, or --num-ranks 16" in run("train", "import", name).err
     assert "found 'dp=0'" in run("train", "import", name, "--parallel", "dp=0").err
     assert "found 'dp=3'" in run("train", "import", name, "--parallel", "dp=2,dp=3").err
-    assert "for the times of --output" in run("train", "import", name, "--ranks", "2", "-o", "w.json").err
-    assert "--boxes goes with --topology" in run("train", "import", name, "--ranks", "2", "--boxes", "2").err
-    assert "found 'H1000'" in run("train", "import", name, "--ranks", "2", "--device", "H1000").err
-    alone = run("train", "import", name, "--ranks", "16", "--device", "H100").err
+    assert "for the times of --output" in run("train", "import", name, "--num-ranks", "2", "-o", "w.json").err
+    assert "--boxes goes with --topology" in run("train", "import", name, "--num-ranks", "2", "--boxes", "2").err
+    assert "found 'H1000'" in run("train", "import", name, "--num-ranks", "2", "--device", "H1000").err
+    alone = run("train", "import", name, "--num-ranks", "16", "--device", "H100").err
     assert "expected --topology for 16 ranks, found only the device of a box of 8" in alone
     assert "expected one module, found 2" in run("train", "import", name, name).err
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"traceEvents": EVENTS}))
-    assert "--ranks is not for a trace" in run("train", "import", str(trace), "--ranks", "2").err
+    assert "--num-ranks is not for a trace" in run("train", "import", str(trace), "--num-ranks", "2").err
