@@ -1,9 +1,9 @@
-"""The exam of the model of training iterations: rows of measured iterations, predicted and compared.
+"""The exam of the model of training iterations: measured iterations, predicted and compared.
 
     python benchmarks/exam.py --folder DIR --write       # every table of exam.md, from the files of DIR
-    python benchmarks/exam.py --rows FILE --json         # one file, nothing fitted
-    python benchmarks/exam.py --folder DIR --fit         # the constants that src/coppice/iteration/devices.py holds
-    python benchmarks/exam.py --folder DIR --halves      # fitted on random parts of the rows, scored on the others
+    python benchmarks/exam.py --rows FILE --json         # one file, nothing fitted: a .csv, or .jsonl of published runs
+    python benchmarks/exam.py --folder DIR --fit         # the constants of devices.py, frameworks.py, machine.py
+    python benchmarks/exam.py --folder DIR --halves      # fitted on half of the groups of runs, scored on the others
 
 Error of a row is predicted over measured time minus one; a row that cannot be predicted counts as 100%. Regret is that
 of an owner who takes the configuration that is predicted to be fastest of those with the same model and number of GPUs.
@@ -18,18 +18,17 @@ import random
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
-from coppice.iteration.devices import Calibration
 from exam_boxes import read
-from exam_rows import Predicted, Row, best_estimate, predict
+from exam_fit import fit, seconds_with, started
+from exam_published import Run, errors_of, figures_of, read_rows, runs_of
+from exam_rows import Predicted, Row, predict, run_of
 from tables import Table, replace_generated
 
 PAGE = Path(__file__).with_name("exam.md")
 
-FITTED_ON = {"A100-80G": "vtrain_multi", "H100": "nanotron_h100"}
 PAPERS = {
     "vtrain_multi": "6.6%",
     "vtrain_multi, stable": "4.6%",
@@ -77,51 +76,6 @@ def figures(found: Sequence[Predicted], seconds: float) -> dict[str, Any]:
         "refused": sum(bool(each.why) for each in found),
         "seconds": seconds,
     }
-
-
-WIDTHS = {
-    "matrix_share": 0.15,
-    "half_tokens": 1.0,
-    "attention_share": 0.7,
-    "memory_share": 0.2,
-    "near_seconds": 0.5,
-    "near_share": 0.2,
-    "far_seconds": 0.3,
-    "far_share": 0.3,
-    "gradient_share": 0.3,
-    "stall_share": 1.5,
-}
-"""How far each constant may be from what is usual, the default of :class:`Calibration`, for as much as an error of 3%
-counts: as differences of logarithms. What rows do not tell stays at what is usual."""
-USUAL_ERROR = 0.03
-
-
-def fit(rows: Sequence[Row]) -> Calibration:
-    """The constants with which rows are met best, within physical limits and near what is usual."""
-    from scipy.optimize import least_squares
-
-    names = Calibration.names()
-    middle = [math.log(getattr(Calibration(), name)) for name in names]
-    high = [
-        math.log(0.95 if name.endswith("_share") else 5000.0 if name == "half_tokens" else 1e-2)
-        for name in names
-    ]
-    low = [math.log(0.05 if name.endswith("_share") else 1e-6) for name in names]
-    low[names.index("stall_share")] = math.log(1e-4)
-
-    def misses(logs: Sequence[float]) -> list[float]:
-        constants = Calibration(**{name: math.exp(value) for name, value in zip(names, logs, strict=True)})
-        found = [math.log(best_estimate(row, constants).seconds / float(row["time_s"])) for row in rows]
-        # The soft L1 norm: errors beyond the usual one count linearly.
-        soft = [math.sqrt(2 * (math.sqrt(1 + (each / USUAL_ERROR) ** 2) - 1)) for each in found]
-        apart = [
-            (value - usual) / WIDTHS[name] for name, value, usual in zip(names, logs, middle, strict=True)
-        ]
-        return [math.copysign(size, each) for size, each in zip(soft, found, strict=True)] + apart
-
-    found = least_squares(misses, middle, bounds=(low, high), xtol=1e-6, ftol=1e-6)
-    values = (float(f"{math.exp(value):.4g}") for value in found.x)
-    return Calibration(**dict(zip(names, values, strict=True)))
 
 
 def stable(rows: Sequence[Row]) -> list[Row]:
@@ -181,48 +135,55 @@ def table(folder: Path) -> tuple[Table, dict[str, list[Predicted]]]:
     return result, everything
 
 
-def fitted_rows(folder: Path, name: str) -> list[Row]:
-    """The rows to which constants are fitted: A100 without those that a note calls unstable."""
-    rows = read(folder / f"{name}.csv")
-    return stable(rows) if name == "vtrain_multi" else list(rows)
+PUBLISHED = "public_open.jsonl"
+FITTED = ("vtrain_multi", "selene", "megatron_sc21", "nanotron_h100", "bridge_dense")
+"""Files whose rows constants are fitted to besides published runs."""
 
 
-def held_out(rows: Sequence[Row], draw: random.Random, parts: int) -> list[float]:
-    """Percent by which each row is missed with constants fitted to the other parts of a random division."""
-    order = list(rows)
-    draw.shuffle(order)
-    errors = []
-    for part in range(parts):
-        constants = fit([row for k, row in enumerate(order) if k % parts != part])
-        errors += [
-            abs(best_estimate(row, constants).seconds / float(row["time_s"]) - 1) * 100
-            for row in order[part::parts]
-        ]
-    return errors
+def runs_to_fit(folder: Path) -> list[Run]:
+    """The runs of a folder that constants are fitted to: those with a time, and no note that calls them unstable."""
+    found = list(runs_of(read_rows(folder / PUBLISHED), folder)) if (folder / PUBLISHED).exists() else []
+    for name in FITTED:
+        found += [run_of(row) for row in stable(read(folder / f"{name}.csv"))]
+    return [run for run in found if run.measured and not run.refused]
 
 
 def halves(folder: Path, seed: int) -> Table:
-    """Rows predicted with constants that were fitted to others, over ten random divisions."""
+    """Published runs predicted with constants that were fitted to the groups of the other half, by source."""
+    runs = runs_to_fit(folder)
+    draw, groups = random.Random(seed), sorted({(run.row["source"], run.row["group"]) for run in runs})
+    draw.shuffle(groups)
+    first = set(groups[::2])
+    parts: list[list[Run]] = [[], []]
+    for run in runs:
+        parts[(run.row["source"], run.row["group"]) in first].append(run)
+    errors: dict[str, list[float]] = {}
+    for fitted, scored in (parts, parts[::-1]):
+        constants, _ = fit(fitted, started(), report=lambda words: print(words, flush=True))
+        for run in scored:
+            took = min(seconds_with(job, constants) for job in run.fitting)
+            errors.setdefault(run.row["source"], []).append(took / (run.measured or 1.0) - 1)
     result = Table(
-        title="Fitted on some rows, scored on the others",
-        header=("rows", "parts", "mean", "of divisions", "median", "largest"),
+        title="Fitted on half of the groups, scored on the others",
+        header=("runs", "number", "mean", "bias", "largest"),
     )
-    draw = random.Random(seed)
-    for name in FITTED_ON.values():
-        rows = fitted_rows(folder, name)
-        for parts in (2, 5):
-            runs = [held_out(rows, draw, parts) for _ in range(10)]
-            means = [statistics.mean(each) for each in runs]
-            result.rows.append(
-                (
-                    f"{name}, stable" if name == "vtrain_multi" else name,
-                    str(parts),
-                    f"{statistics.mean(means):.2f}%",
-                    f"{min(means):.2f} to {max(means):.2f}%",
-                    f"{statistics.mean(statistics.median(each) for each in runs):.2f}%",
-                    f"{max(max(each) for each in runs):.1f}%",
-                )
-            )
+    for source, found in sorted(errors.items()):
+        of = errors_of(found)
+        row = [f"{of[key]:.1f}%" for key in ("mape_percent", "bias_percent", "max_percent")]
+        result.rows.append((source, str(of["rows"]), *row))
+    return result
+
+
+def published_table(folder: Path) -> Table:
+    """Published runs by source."""
+    found = figures_of(list(runs_of(read_rows(folder / PUBLISHED), folder)))
+    result = Table(
+        title="Published runs",
+        header=("source", "runs", "mean", "median", "bias", "within 10%", "within 25%"),
+    )
+    for source, of in {**found["sources"], "all that are exact": found["exact"]}.items():
+        keys = ("mape", "median", "bias", "within_10", "within_25")
+        result.rows.append((source, str(of["rows"]), *(f"{of[f'{key}_percent']:.1f}%" for key in keys)))
     return result
 
 
@@ -239,6 +200,11 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0, help="of the halves")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
+    if options.rows is not None and options.rows.suffix == ".jsonl":
+        folder = options.folder or options.rows.resolve().parent
+        runs = list(runs_of(read_rows(options.rows), folder))
+        print(json.dumps(figures_of(runs), indent=None if options.json else 2))
+        return
     if options.rows is not None:
         begin = time.perf_counter()
         found = predict(read(options.rows), options.folder or options.rows.resolve().parent)
@@ -258,17 +224,21 @@ def main() -> None:
     if options.folder is None:
         parser.error("give --folder or --rows")
     if options.fit:
-        for chip, name in FITTED_ON.items():
-            found_constants = fit(fitted_rows(options.folder, name))
-            print(chip, asdict(found_constants))
+        constants, _ = fit(runs_to_fit(options.folder), started())
+        print(json.dumps({name: float(f"{value:.4g}") for name, value in constants.items()}, indent=1))
         return
     if options.halves:
         print(halves(options.folder, options.seed).text())
         return
     made, everything = table(options.folder)
     print(made.text())
+    pages = made.markdown()
+    if (options.folder / PUBLISHED).exists():
+        published = published_table(options.folder)
+        print(published.text())
+        pages += f"\n{published.markdown()}"
     if options.write:
-        replace_generated(PAGE, "exam.py", made.markdown())
+        replace_generated(PAGE, "exam.py", pages)
         scatter(everything)
 
 

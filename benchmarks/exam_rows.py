@@ -8,24 +8,20 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache
 from pathlib import Path
 
 from coppice.errors import InputError
-from coppice.iteration.devices import CALIBRATIONS, DEVICES, Calibration
-from coppice.iteration.estimate import (
-    DEEPSPEED_2021,
-    MEGATRON,
-    NANOTRON,
-    Cluster,
-    Estimate,
-    Framework,
-    estimate,
-    products_seconds,
-)
-from coppice.iteration.memory import memory_of
+from coppice.iteration.cluster import CONSTANTS
+from coppice.iteration.devices import CALIBRATIONS, DEVICES
+from coppice.iteration.estimate import estimate
+from coppice.iteration.frameworks import FRAMEWORKS, MEGATRON, Framework
+from coppice.iteration.job.job import KindOfBox, Machines, RunTable, TrainingJob
+from coppice.iteration.layer_work import products_seconds
+from coppice.iteration.machine import Cluster
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.topology import preset
 from exam_boxes import profiled_seconds, ring_seconds
+from exam_published import Run
 
 Row = Mapping[str, str]
 
@@ -42,12 +38,10 @@ NICS = {
 CHIPS = {"A100": "A100-80G"}
 """Whose data sheet counts: all measured A100 rows ran on 80 GB."""
 
-LIKE = {"B200": "H100", "GB200": "H100", "GB300": "H100"}
-"""Chips without constants of their own take those of another."""
-
-PRECISIONS = {"fp8": 2.85, "fp8-cs": 2.25, "mxfp8": 2.25, "nvfp4": 3.95}
-"""How much faster than with 16 bits matrix products seem: fitted to the open rows of bridge_dense, with constants of an
-older chip, so that what else software has gained since is in them and they exceed the ratio of the peaks."""
+ONE = preset("dgx-a100")
+"""A box, in place of clusters whose rates are given."""
+PRECISIONS = {"fp8": 2.0, "fp8-cs": 2.0, "mxfp8": 2.0, "nvfp4": 4.0}
+"""How much faster than with 16 bits matrix products are by the data sheets."""
 
 
 @dataclass(frozen=True)
@@ -82,9 +76,10 @@ def model_of(row: Row) -> Transformer:
 
 def framework_of(row: Row) -> Framework:
     """What a row was run with, by the description of the runs."""
-    if row["set"] == "nanotron_h100":
-        return NANOTRON
-    return DEEPSPEED_2021 if row["shard"] == "zero3" else MEGATRON
+    if row["shard"] == "zero3":
+        return FRAMEWORKS["deepspeed-2021"]
+    names = {"nanotron_h100": "nanotron", "bridge_dense": "megatron"}
+    return FRAMEWORKS[names.get(row["set"], "megatron-2021")]
 
 
 def layouts_of(row: Row) -> Iterator[Layout]:
@@ -112,53 +107,53 @@ def layouts_of(row: Row) -> Iterator[Layout]:
                 recompute=Recompute.NONE if row["recompute"] == "unknown" else Recompute(row["recompute"]),
                 sequence_parallel=row["seq_par"] == "1",
                 fused_attention=row["gpu"] not in ("A100", "A100-80G", "V100"),
+                # Megatron-Bridge's recipes share out the optimizer where they do not say otherwise.
                 shard={"zero1": Shard.ZERO1, "zero3": Shard.ZERO3, "fsdp": Shard.ZERO3}.get(
-                    row["shard"], Shard.NONE
+                    row["shard"], Shard.ZERO1 if row["set"] == "bridge_dense" else Shard.NONE
                 ),
             )
 
 
-def cluster_of(row: Row, calibration: Calibration | None = None) -> Cluster:
-    """The GPUs of a row, with fitted constants or given ones."""
+def cluster_of(row: Row) -> Cluster:
+    """The GPUs of a row."""
     chip = CHIPS.get(row["gpu"], row["gpu"])
     count, rate = NICS[row.get("set", "overlap_pairs")]
     return Cluster(
         device=DEVICES[chip],
         nic_bytes_per_second=count * rate * DEVICES[chip].box / 8,
         shares_nics=count < 8,
-        calibration=calibration or CALIBRATIONS[LIKE.get(chip, chip)],
+        calibration=CALIBRATIONS[CONSTANTS.get(chip, chip)],
         precision=PRECISIONS.get(row["dtype"], 1.0),
+        framework=framework_of(row) if "set" in row else MEGATRON,
     )
 
 
-@cache
-def possible(names: tuple[str, ...], values: tuple[str, ...]) -> tuple[Transformer, tuple[Layout, ...]]:
-    """The model of a row, and the layouts that it may have had: of several those that fit the memory.
+def run_of(row: Row) -> Run:
+    """A row as a run whose variants are the layouts that it may have had.
 
     Raises:
         InputError: If there is none.
     """
-    row = dict(zip(names, values, strict=True))
-    model, layouts = model_of(row), tuple(layouts_of(row))
-    room = DEVICES[CHIPS.get(row["gpu"], row["gpu"])].memory_bytes
-    fitting = tuple(each for each in layouts if memory_of(model, each).total <= room)
-    if not layouts:
+    model, cluster = model_of(row), cluster_of(row)
+    kind = KindOfBox(name=row["gpu"], boxes=1, cluster=cluster, topology=ONE)
+    machines = Machines(name=row["gpu"], kinds=(kind,))
+    jobs = []
+    for layout in layouts_of(row):
+        overlap = None  # Megatron-LM of 2021 and nanotron sum gradients when all passes are done
+        if row["set"] == "bridge_dense":
+            overlap = "fsdp" if layout.shard is Shard.ZERO3 else "megatron"
+        run = RunTable(overlap=overlap)
+        jobs.append(TrainingJob(name=row["model"], model=model, machines=machines, layout=layout, run=run))
+    if not jobs:
         raise InputError(f"expected a layout that divides the batch of {row['id']}, found none.")
-    return model, fitting or layouts
-
-
-def best_estimate(row: Row, calibration: Calibration | None = None) -> Estimate:
-    """The fastest of the layouts that a row may have had."""
-    model, layouts = possible(tuple(row), tuple(row.values()))
-    cluster, framework = cluster_of(row, calibration), framework_of(row)
-    found = [estimate(model, layout, cluster, framework) for layout in layouts]
-    return min(found, key=lambda each: each.seconds)
+    about = {"source": row["set"], "exact": True, "group": row["model"], "measured_s": row["time_s"]}
+    return Run(rows=[{**row, **about}], jobs=jobs)
 
 
 def iteration_seconds(row: Row, folder: Path) -> float:
     """The predicted time of a row of measured iterations."""
     del folder
-    return best_estimate(row).seconds
+    return run_of(row).predicted()
 
 
 def pair_ratio(row: Row, folder: Path) -> float:

@@ -18,6 +18,7 @@ from coppice.export.msccl.targets import TARGETS
 from coppice.export.rank_order import LAUNCHERS
 from coppice.innetwork.p4.generator import VARIANTS as P4_VARIANTS
 from coppice.iteration.costs.named import CALIBRATED
+from coppice.iteration.frameworks import ATTENTION, FRAMEWORKS, SOFTMAX
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.step.overlap import OVERLAPS
@@ -82,6 +83,8 @@ def test_lists_of_names_are_those_of_their_rooms() -> None:
     assert tuple(METHODS) == names.SYNTHESIS_METHODS
     assert tuple(POLICIES) == names.POLICIES
     assert tuple(ORDERS) == names.PIPELINE_ORDERS
+    assert tuple(FRAMEWORKS) == names.FRAMEWORKS
+    assert ("auto", *SOFTMAX, *ATTENTION) == names.ATTENTION_KERNELS
     assert names.CALIBRATED == CALIBRATED
     assert OVERLAPS == names.OVERLAPS
     assert P4_VARIANTS == names.P4_VARIANTS

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 from dataclasses import replace
 from itertools import pairwise, product
 
@@ -13,18 +14,13 @@ from coppice.errors import InputError
 from coppice.iteration.cluster import box_of, cluster_of, constants_borrowed, device_in
 from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
-from coppice.iteration.estimate import (
-    DEEPSPEED_2021,
-    NANOTRON,
-    Cluster,
-    LayerWork,
-    estimate,
-    gathering_seconds,
-    hop_seconds,
-)
+from coppice.iteration.estimate import estimate
+from coppice.iteration.frameworks import FRAMEWORKS
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.job.paced import simulated_job
+from coppice.iteration.layer_work import LayerWork, gathering_seconds, hop_seconds
+from coppice.iteration.machine import Cluster, tile_share
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS, model_named
 from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
@@ -36,6 +32,7 @@ from coppice.topology.presets import preset
 
 GPT = MODELS["gpt-175b"]
 A100 = Cluster(device=DEVICES["A100-80G"], nic_bytes_per_second=200e9, calibration=CALIBRATIONS["A100-80G"])
+BY_NANOTRON = replace(A100, framework=FRAMEWORKS["nanotron"])
 BASE = Layout(tensor=8, pipeline=8, data=1, global_batch=64)
 
 
@@ -80,7 +77,8 @@ def test_what_costs_what() -> None:
     assert base.gradients == 0
     assert base.mfu < 0.7
     full = estimate(GPT, replace(BASE, recompute=Recompute.FULL), A100)
-    assert full.compute == pytest.approx(4 / 3 * base.compute)
+    # One more forward pass; gradients are added to sums as often as before.
+    assert full.compute == pytest.approx(4 / 3 * base.compute, rel=0.02)
     assert full.tensor == pytest.approx(1.5 * base.tensor)
     chunked = estimate(GPT, replace(BASE, chunks=3), A100)
     assert chunked.bubble < base.bubble / 2
@@ -102,12 +100,14 @@ def test_memory_of_known_jobs() -> None:
     # Korthikanti et al., section 4: s b h / t (34 + 5 a s / h) for a layer with sequence parallelism.
     one = Layout(tensor=8, sequence_parallel=True)
     unit = GPT.seq * GPT.hidden
-    held = memory_of(GPT, one).activations / GPT.layers
+    plain = FRAMEWORKS["megatron-2021"]
+    held = memory_of(GPT, one, plain).activations / GPT.layers
     assert held == pytest.approx(unit / 8 * (34 + 5 * 96 * 2048 / 12288))
-    selective = memory_of(GPT, replace(one, recompute=Recompute.SELECTIVE)).activations / GPT.layers
+    selective = memory_of(GPT, replace(one, recompute=Recompute.SELECTIVE), plain).activations / GPT.layers
     assert selective == pytest.approx(unit / 8 * 34)
-    assert memory_of(GPT, replace(one, recompute=Recompute.FULL)).activations == pytest.approx(
-        96 * 2 * unit / 8
+    assert memory_of(GPT, replace(one, recompute=Recompute.FULL), plain).activations == pytest.approx(
+        # One layer at a time has everything again.
+        96 * 2 * unit / 8 + unit / 8 * (34 + 5 * 96 * 2048 / 12288)
     )
     plain = memory_of(GPT, replace(BASE, data=4, global_batch=256))
     sharded = memory_of(GPT, replace(BASE, data=4, global_batch=256, shard=Shard.ZERO1))
@@ -160,10 +160,18 @@ def test_devices_are_named() -> None:
         cluster_of(preset("ring", gpus=4), "H1000")
 
 
-def test_products_with_larger_results_are_nearer_to_the_peak() -> None:
-    rate = A100.matrix_flops(2048, 4096, 1024)
-    assert rate == pytest.approx(A100.matrix_flops(4096, 2048, 8192))
-    assert rate < A100.matrix_flops(4096, 4096, 1024) < A100.device.flops
+def test_products_are_nearer_to_the_peak_the_more_tiles_and_depth_they_have() -> None:
+    def share(m: float, n: float, k: float) -> float:
+        return 2 * m * n * k / A100.product_seconds(m, n, k) / A100.device.flops
+
+    # 256 tiles of 256 x 128 take three waves of 108 processors, of which the last is not full; 512 of half the size
+    # take five, nearly full ones.
+    assert tile_share(4096, 2048, 108) == pytest.approx(0.95 * 512 / 540)
+    assert share(4096, 2048, 4096) < share(4096, 2048, 16384) < 1
+    assert share(512, 512, 8192) < share(8192, 8192, 8192)
+    assert share(4096, 4096, 4096) > share(4096, 4096 + 8, 4096)
+    # One row moves all of the weights.
+    assert A100.product_seconds(1, 8192, 8192) >= 2 * 8192**2 / A100.device.memory_bytes_per_second
 
 
 def test_rings_of_some_gpus_that_share_nics_take_twice_as_long() -> None:
@@ -180,9 +188,9 @@ def test_passes_stall_the_more_gpus_there_are() -> None:
     layout = replace(BASE, data=4, global_batch=256)
     calm = replace(A100, calibration=replace(A100.calibration, stall_share=0.0))
     for each in (BASE, layout):
-        share = A100.calibration.stall_share * each.gpus / 1000
-        expected = (1 + share) * estimate(GPT, each, calm).compute
-        assert estimate(GPT, each, A100).compute == pytest.approx(expected)
+        share = A100.calibration.stall_share * math.sqrt(each.gpus / 1000)
+        expected = (1 + share) * estimate(GPT, each, calm).head
+        assert estimate(GPT, each, A100).head == pytest.approx(expected)
 
 
 def test_ranks_that_keep_shares_do_not_gather_what_a_stage_sends() -> None:
@@ -196,37 +204,45 @@ def test_ranks_that_keep_shares_do_not_gather_what_a_stage_sends() -> None:
 def test_balanced_stages_are_the_best_of_all(layers: int, stages: int, vocab: int) -> None:
     model = Transformer(layers=layers, hidden=2048, heads=32, ffn=8192, mlp_matrices=3, seq=4096, vocab=vocab)
     layout = Layout(pipeline=stages, global_batch=64, fused_attention=True)
-    found = estimate(model, layout, A100, NANOTRON)
-    work = LayerWork.of(model, layout, A100)
+    found = estimate(model, layout, BY_NANOTRON)
+    work = LayerWork.of(model, layout, BY_NANOTRON)
     ways = [way for way in product(range(layers + 1), repeat=stages) if sum(way) == layers]
     best = min(
         max(*(held * work.layer for held in way[:-1]), way[-1] * work.layer + work.head) for way in ways
     )
     assert (found.compute + found.head) / 64 == pytest.approx(best)
     # Filling and draining takes what the other stages compute.
-    free = replace(A100, calibration=replace(A100.calibration, near_seconds=0.0, far_seconds=0.0))
-    sends = (stages - 1) * estimate(model, layout, free, NANOTRON).sends / 64
-    rest = estimate(model, layout, free, NANOTRON).bubble - sends
+    free = replace(BY_NANOTRON, calibration=replace(A100.calibration, near_seconds=0.0, far_seconds=0.0))
+    sends = (stages - 1) * estimate(model, layout, free).sends / 64
+    rest = estimate(model, layout, free).bubble - sends
     assert rest == pytest.approx(layers * work.layer + work.head - best)
 
 
 def test_how_zero_3_began() -> None:
     layout = Layout(data=384, micro_batch=4, global_batch=1536, recompute=Recompute.FULL, shard=Shard.ZERO3)
     biased = replace(GPT, biases=True)
-    now, then = (gathering_seconds(biased, layout, A100, *more) for more in ((), (DEEPSPEED_2021,)))
+    old = replace(A100, framework=FRAMEWORKS["deepspeed-2021"])
+    now, then = (gathering_seconds(biased, layout, each) for each in (A100, old))
     # Three gathers and a whole sum, where two gathers and scattered sums do, and three times as many messages.
     assert 5 / 3 < then / now < 5
-    kept = gathering_seconds(biased, replace(layout, recompute=Recompute.NONE), A100, DEEPSPEED_2021)
+    kept = gathering_seconds(biased, replace(layout, recompute=Recompute.NONE), old)
     assert kept == pytest.approx(4 / 5 * then)
-    assert gathering_seconds(biased, replace(layout, shard=Shard.ZERO1), A100, DEEPSPEED_2021) == 0
+    assert gathering_seconds(biased, replace(layout, shard=Shard.ZERO1), old) == 0
 
 
 def test_zero_1_by_tensors_waits_for_each() -> None:
     layout = replace(BASE, pipeline=1, data=64, global_batch=64, shard=Shard.ZERO1)
-    buckets, tensors = (estimate(GPT, layout, A100, *more).gradients for more in ((), (NANOTRON,)))
+    buckets, tensors = (
+        estimate(
+            GPT,
+            layout,
+            replace(each, framework=replace(each.framework, gradient_bytes=2.0, gradient_share=0.5)),
+        ).gradients
+        for each in (A100, BY_NANOTRON)
+    )
     hops = 2 * 63 * A100.calibration.far_seconds
     volume = buckets - hops
-    assert tensors == pytest.approx(2 * volume + 12 * 96 * hops)
+    assert tensors == pytest.approx(volume + 12 * 96 * hops)
 
 
 @pytest.mark.parametrize(
@@ -292,9 +308,9 @@ def test_sums_of_gradients_of_an_iteration_are_no_faster_than_the_bound(overlap:
 
 def test_constants_of_another_gpu_are_told() -> None:
     assert {name for name in DEVICES if constants_borrowed(box_of(name))} == {
-        *("A100", "H200", "B200", "GB200", "GB300", "MI250X", "MI300X")
+        *("A100", "H200", "GB200", "GB300", "MI250X", "MI300X")
     }
-    assert "B200 are those fitted to H100" in constants_borrowed(box_of("B200"))
+    assert "GB200 are those fitted to B200" in constants_borrowed(box_of("GB200"))
 
 
 @pytest.mark.parametrize(
@@ -368,6 +384,6 @@ def test_the_best_are_simulated() -> None:
     assert times == sorted(times)
     assert len(times) == 8
     for each in best:
-        assert each.seconds == pytest.approx(each.found.estimate.seconds, rel=0.03)
+        assert each.seconds == pytest.approx(each.found.estimate.seconds, rel=0.1)
         assert sum(each.parts.values()) == pytest.approx(each.seconds)
         assert each.why.endswith("%")

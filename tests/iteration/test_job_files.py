@@ -99,7 +99,7 @@ def test_every_key_arrives() -> None:
 def test_what_is_left_out() -> None:
     layout = job(GPT + CLUSTER + "[layout]\ntp = 2\npp = 2\nmicro_batch = 3").layout
     assert (layout.data, layout.global_batch) == (4, 12)
-    assert layout.recompute is Recompute.SELECTIVE
+    assert layout.recompute is Recompute.NONE
     smaller = job('[model]\nname = "gpt-7.5b"\nseq = 512\n' + CLUSTER).model
     assert (smaller.seq, smaller.hidden) == (512, 4096)
 
@@ -172,11 +172,8 @@ def test_what_is_left_out() -> None:
         (GPT + CLUSTER + "[layout]\ntp = 3", "expected tp x pp x cp that divides 16 GPUs, found 3"),
         (GPT + CLUSTER + "[layout]\ntp = 2\ndp = 2", "whose product is the 16 GPUs of 2 x dgx-a100, found 4"),
         (
-            GPT + CLUSTER + "[layout]\npp = 16\n",
-            (
-                "stages that divide 36 layers, found 16 x 1: take pp x chunks of 1, 2, 3, 4, 6, 9, "
-                "12, 18, 36, or estimate with 48"
-            ),
+            GPT + CLUSTER + "[layout]\npp = 16\nchunks = 3\nglobal_batch = 16\n",
+            "at most as many stages as the 36 layers, found 16 x 3: lower pp or chunks",
         ),
         (
             GPT + CLUSTER + "[layout]\nep = 4\n",

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import warnings
-from dataclasses import replace
 from fractions import Fraction
 
 import numpy as np
@@ -12,8 +11,8 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.iteration.devices import CALIBRATIONS, DEVICES, KERNELS, Calibration, Device
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.devices import CALIBRATIONS, DEVICES, Calibration, Device
+from coppice.iteration.machine import Cluster
 from coppice.iteration.measured.table import DeviceTable
 from coppice.text import suggestion
 from coppice.topology.model import Link, Node, NodeKind, Topology
@@ -33,9 +32,8 @@ _NAMED = {
 CONSTANTS = {
     "A100": "A100-80G",
     "H200": "H100",
-    "B200": "H100",
-    "GB200": "H100",
-    "GB300": "H100",
+    "GB200": "B200",
+    "GB300": "B200",
     "MI250X": "A100-80G",
     "MI300X": "H100",
 }
@@ -192,8 +190,6 @@ def _cluster(
         link_bytes_per_second=links,
         box=int(boxes[1][0]),
     )
-    if table is not None and table.launch_seconds:
-        calibration = replace(calibration, host_seconds=KERNELS * table.launch_seconds)
     return Cluster(
         device=own,
         nic_bytes_per_second=nics or links * own.box,

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 
 KERNELS = 12
 """Kernels of a pass over a layer of a transformer: products, attention, norms, and what is between them."""
@@ -18,19 +19,20 @@ class Device:
     memory_bytes: float  # Its size
     link_bytes_per_second: float  # What it sends to the other GPUs of its box, in one direction
     box: int = 8  # GPUs of a box
+    processors: int = 0  # Multiprocessors, over which the tiles of a product are dealt; 0: not known
 
 
 _SHEETS = (
-    ("V100", 125e12, 0.9e12, 32e9, 150e9, 8),
-    ("A100", 312e12, 1.555e12, 40e9, 300e9, 8),
-    ("A100-80G", 312e12, 2.039e12, 80e9, 300e9, 8),
-    ("H100", 989.4e12, 3.35e12, 80e9, 450e9, 8),
-    ("H200", 989.4e12, 4.8e12, 141e9, 450e9, 8),
-    ("B200", 2250e12, 8e12, 180e9, 900e9, 8),
-    ("GB200", 2500e12, 8e12, 186e9, 900e9, 64),
-    ("GB300", 2500e12, 8e12, 279e9, 900e9, 64),
-    ("MI250X", 191.5e12, 1.6384e12, 64e9, 250e9, 8),
-    ("MI300X", 1307.4e12, 5.3e12, 192e9, 448e9, 8),
+    ("V100", 125e12, 0.9e12, 32e9, 150e9, 8, 80),
+    ("A100", 312e12, 1.555e12, 40e9, 300e9, 8, 108),
+    ("A100-80G", 312e12, 2.039e12, 80e9, 300e9, 8, 108),
+    ("H100", 989.4e12, 3.35e12, 80e9, 450e9, 8, 132),
+    ("H200", 989.4e12, 4.8e12, 141e9, 450e9, 8, 132),
+    ("B200", 2250e12, 8e12, 180e9, 900e9, 8, 148),
+    ("GB200", 2500e12, 8e12, 186e9, 900e9, 64, 148),
+    ("GB300", 2500e12, 8e12, 279e9, 900e9, 64, 148),
+    ("MI250X", 191.5e12, 1.6384e12, 64e9, 250e9, 8, 110),
+    ("MI300X", 1307.4e12, 5.3e12, 192e9, 448e9, 8, 304),
 )
 DEVICES = {
     name: Device(
@@ -40,8 +42,9 @@ DEVICES = {
         memory_bytes=size,
         link_bytes_per_second=link,
         box=box,
+        processors=processors,
     )
-    for name, flops, rate, size, link, box in _SHEETS
+    for name, flops, rate, size, link, box, processors in _SHEETS
 }
 """By name; NVIDIA's data sheets of V100 SXM2, A100 SXM4 (40 and 80 GB), H100 SXM5, H200 SXM, B200, and of the NVL72
 racks of GB200 and GB300, of whose 72 GPUs jobs use 64; AMD's of MI300X, and of MI250X, a die of which has half of 383
@@ -50,68 +53,70 @@ TFLOP/s, 3.28 TB/s and 128 GB, and five links of 50 GB/s to others."""
 
 @dataclass(frozen=True, kw_only=True)
 class Calibration:
-    """Constants fitted for a kind of GPU.
-
-    Ten numbers are fitted to measured iterations; what the host takes to launch kernels is not among them.
-    """
+    """Fitted constants of a kind of GPU: what kernels and rings reach of its data sheet."""
 
     matrix_share: float = 0.8  # Share of the peak that large matrix products reach
-    # Tokens of a micro-batch with which they reach half of that where the weights of a GPU have as many
-    # columns; otherwise it is the square root of tokens and columns
-    half_tokens: float = 1000.0
-    attention_share: float = 0.4  # Share of the peak that scores, softmax and context reach
+    # Length of the inner dimension with which a tile takes half its time to fill and drain its pipeline
+    half_depth: float = 200.0
+    # Share of the peak of 8-bit and 4-bit products over that of 16-bit ones
+    narrow_share: float = 1.0
+    # Share of the peak that each kernel of attention reaches on long sequences of wide heads, by its name; of those
+    # that are not named that of `flash-2`
+    attention_share: Mapping[str, float] = field(default_factory=lambda: {"flash-2": 0.6})
+    unfused_share: float = (
+        0.6  # Share of the peak that products of attention reach whose scores leave the chip
+    )
     memory_share: float = 0.8  # Share of the rate of memory that passes over activations and weights reach
-    host_seconds: float = 2e-4  # What a pass over a layer takes at least: the host has to launch its kernels
-    near_seconds: float = 7e-5  # What a sum inside a box takes by itself
+    near_seconds: float = 4e-5  # What a sum inside a box takes by itself
     near_share: float = 0.8  # Share of the rate of links in a box
     far_seconds: float = 5e-6  # What each hop around a ring takes by itself whose ranks are in several boxes
     far_share: float = 0.8  # Share of the rate of NICs
-    gradient_share: float = 0.5  # Share of the rate of NICs that is left to gradient all-reduces
-    # Share of their time by which passes take longer for each 1,000 GPUs, of which one that stalls stops all
-    stall_share: float = 0.025
-
-    @classmethod
-    def names(cls) -> list[str]:
-        """Names of the fitted constants."""
-        return [each.name for each in fields(cls) if each.name != "host_seconds"]
+    gradient_share: float = 0.5  # Share of the rate of NICs that is left to sums of gradients
+    # Share of their time by which passes take longer on 1,000 GPUs, of which one that stalls stops all; it grows with
+    # the square root of their number
+    stall_share: float = 0.03
 
 
 CALIBRATIONS = {
-    "V100": Calibration(
-        matrix_share=0.56,
-        half_tokens=1009.0,
-        attention_share=0.3,
-        memory_share=0.55,
-        near_share=0.9,
-        gradient_share=0.8,
-    ),
+    "V100": Calibration(matrix_share=0.56, memory_share=0.55, near_share=0.9, gradient_share=0.8),
     "A100-80G": Calibration(
-        matrix_share=0.9221,
-        half_tokens=1009.0,
-        attention_share=0.4877,
-        memory_share=0.9093,
-        near_seconds=8.178e-05,
-        near_share=0.7811,
-        far_seconds=5.321e-06,
-        far_share=0.8865,
-        gradient_share=0.4912,
-        stall_share=0.02901,
+        matrix_share=0.824,
+        half_depth=154.0,
+        narrow_share=1.0,
+        attention_share={"flash-1": 0.34, "flash-2": 0.567, "triton": 0.528, "cudnn": 0.7},
+        unfused_share=0.785,
+        memory_share=0.599,
+        near_seconds=5.74e-05,
+        near_share=0.722,
+        far_share=0.832,
+        stall_share=0.0457,
     ),
     "H100": Calibration(
-        matrix_share=0.7267,
-        half_tokens=2619.0,
-        attention_share=0.5346,
-        memory_share=0.7687,
-        near_seconds=9.462e-05,
-        near_share=0.8343,
-        far_seconds=4.673e-06,
-        far_share=0.4714,
-        gradient_share=0.5017,
-        stall_share=0.02364,
+        matrix_share=0.697,
+        half_depth=542.0,
+        narrow_share=1.1,
+        attention_share={"flash-1": 0.2, "flash-2": 0.358, "triton": 0.291, "cudnn": 0.807},
+        unfused_share=0.5,
+        memory_share=0.712,
+        near_seconds=4.26e-05,
+        near_share=0.801,
+        far_share=0.738,
+        stall_share=0.0457,
+    ),
+    "B200": Calibration(
+        matrix_share=0.749,
+        half_depth=864.0,
+        narrow_share=1.35,
+        attention_share={"flash-1": 0.15, "flash-2": 0.3, "triton": 0.2, "cudnn": 0.381},
+        unfused_share=0.5,
+        memory_share=0.843,
+        near_seconds=4.41e-05,
+        near_share=0.581,
+        far_share=0.595,
+        stall_share=0.0457,
     ),
 }
-"""V100: so that ResNet-50 in mixed precision, 256 images a GPU, takes what was published with Horovod on one GPU of a
-p3.16xlarge (872 and 740 images a second), and a GPT of 1.2 billion weights reaches about the 30% of the peak of Shoeybi
-et al. (arXiv 1909.08053); rings of all GPUs have a NIC to themselves. The others by `benchmarks/exam.py --fit`: A100 to
-48 published iterations of GPT on 64 to 512 GPUs, H100 to 15 of Llama-like models on 8 to 512 GPUs; near the defaults,
-where what these do not tell stays (benchmarks/exam.md)."""
+"""By `benchmarks/exam.py --fit`, near the defaults and what data sheets say where runs do not show otherwise. V100: so
+that ResNet-50 in mixed precision, 256 images a GPU, takes what was published with Horovod on one GPU of a p3.16xlarge
+(872 and 740 images a second), and a GPT of 1.2 billion weights reaches about the 30% of the peak of Shoeybi et al.
+(arXiv 1909.08053); rings of all GPUs have a NIC to themselves."""

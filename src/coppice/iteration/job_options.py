@@ -12,11 +12,12 @@ from coppice.errors import InputError
 from coppice.options import Settings, option
 from coppice.options.names import OVERLAPS, PIPELINE_ORDERS
 from coppice.options.shared import (
+    AttentionOption,
     BatchOption,
     BoxesOption,
     ClusterOption,
     DeviceOption,
-    FusedOption,
+    FrameworkOption,
     JobArgument,
     ModelOption,
     RatesOption,
@@ -53,7 +54,7 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
     global_batch: BatchOption = None
     micro_batch: Annotated[int | None, option("Samples of a micro-batch [default: 1].", ge=1)] = None
     recompute: Annotated[
-        str | None, option("Computed again: none, selective (default) or full.", metavar="WHAT")
+        str | None, option("Computed again: none (default), selective or full.", metavar="WHAT")
     ] = None
     shard: Annotated[
         str | None,
@@ -66,8 +67,9 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
             "--sequence-parallel/--no-sequence-parallel",
         ),
     ] = None
-    fused_attention: FusedOption = None
     device: DeviceOption = None
+    framework: FrameworkOption = None
+    attention: AttentionOption = None
     order: Annotated[
         str | None,
         option(
@@ -128,13 +130,13 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
         for name in (
             *("global_batch", "micro_batch", "recompute", "shard"),
             "sequence_parallel",
-            "fused_attention",
         ):
             layout[name] = getattr(self, name)
         cluster: dict[str, Any] = {"topology": self.topology, "boxes": self.boxes, "device": self.device}
         cluster["rates"] = self.rates
         run: dict[str, Any] = {
-            name: getattr(self, name) for name in ("order", "overlap", "policy", "collectives", "model")
+            name: getattr(self, name)
+            for name in ("order", "overlap", "framework", "attention", "policy", "collectives", "model")
         }
         if self.settings:
             given = {key: str(value) for key, value in self.settings.items()}

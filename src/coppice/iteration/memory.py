@@ -1,4 +1,4 @@
-"""Memory of a job per GPU: parameters, gradients, optimizer states, activations.
+"""Memory of a job on a GPU, by its parts.
 
 Sources: states of mixed-precision Adam as in ZeRO (Rajbhandari et al., SC 2020, section 3.1); activations of a layer,
 and passes in flight of 1F1B and its interleaved form, as in Korthikanti et al. (MLSys 2023, section 4).
@@ -6,45 +6,65 @@ and passes in flight of 1F1B and its interleaved form, as in Korthikanti et al. 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass, replace
 
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.frameworks import MEGATRON, Framework
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, dealt_layers
 from coppice.iteration.workload.model import LayeredModel
 
-_WEIGHT, _GRADIENT, _ADAM = 2, 2, 12  # bytes for each parameter
+_WEIGHT, _ADAM = 2, 12  # bytes for each parameter
 
 
 @dataclass(frozen=True, kw_only=True)
 class Memory:
-    """Bytes on the first pipeline stage, which holds the most."""
+    """Bytes on the pipeline device that holds the most."""
 
-    parameters: float  # 16-bit weights
-    gradients: float  # 16-bit gradients
+    parameters: float  # 16-bit weights, and those that ZeRO-3 has gathered of two layers
+    gradients: float  # Gradients, and sums of them over micro-batches
     optimizer: float  # 32-bit weights, momentum and variance
     activations: float  # What the backward passes of the micro-batches in flight need
+    logits: float = 0.0  # Scores of words of a micro-batch, their softmax and gradients
+    runtime: float = (
+        0.0  # Context of the GPU, buffers of collectives, workspaces, and what the allocator wastes
+    )
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Bytes by what they are."""
+        return asdict(self)
 
     @property
     def total(self) -> float:
         """Total memory."""
-        return self.parameters + self.gradients + self.optimizer + self.activations
+        return sum(self.parts.values())
 
 
-def memory_of(model: Transformer | LayeredModel, layout: Layout) -> Memory:
-    """Memory of the first pipeline stage.
+def memory_of(model: Transformer | LayeredModel, layout: Layout, framework: Framework = MEGATRON) -> Memory:
+    """Memory of the fullest pipeline device.
 
     Examples:
-        GPT-3 without any sharing of states takes 16 bytes for each of its 175 billion parameters:
+        GPT-3 without any sharing of states takes 18 bytes for each of its 175 billion parameters where gradients are
+        summed in 32 bits:
 
         >>> gpt = Transformer(layers=96, hidden=12288, heads=96, ffn=49152, seq=2048, vocab=51200)
         >>> held = memory_of(gpt, Layout())
         >>> round(held.parameters / 1e9), round((held.gradients + held.optimizer) / 1e9)
-        (349, 2444)
+        (349, 2794)
     """
     if isinstance(model, LayeredModel):
         return _memory_of_layers(model, layout)
-    held = model.layers / layout.pipeline
-    dense = (model.dense_parameters / layout.pipeline + model.vocab * model.hidden) / layout.tensor
-    routed = model.routed_parameters / layout.pipeline / layout.tensor / layout.expert
+    ends = (0, layout.pipeline - 1) if layout.pipeline > 1 else (0,)
+    return max((_of_device(model, layout, framework, each) for each in ends), key=lambda each: each.total)
+
+
+def _of_device(model: Transformer, layout: Layout, framework: Framework, device: int) -> Memory:
+    """Memory of a pipeline device; the first one has the embedding, the last one the output layer."""
+    last = device == layout.pipeline - 1
+    held = dealt_layers(model.layers, layout.pipeline)[device]
+    tables = 1 if layout.pipeline > 1 or model.tied else 2
+    layer = model.dense_parameters / model.layers / layout.tensor
+    dense = held * layer + tables * model.vocab * model.hidden / layout.tensor
+    routed = held * model.routed_parameters / model.layers / layout.tensor / layout.expert
 
     def kept(*shards: Shard) -> float:
         """Weights for which something is kept that replicas shard in these cases; experts have fewer replicas."""
@@ -54,32 +74,42 @@ def memory_of(model: Transformer | LayeredModel, layout: Layout) -> Memory:
 
     in_flight = 1.0
     if layout.pipeline > 1:
-        in_flight = min(layout.micro_batches, layout.pipeline)
+        in_flight = min(layout.micro_batches, layout.pipeline - device)
         if layout.chunks > 1:
             in_flight *= 1 + (layout.pipeline - 1) / (layout.pipeline * layout.chunks)
+    activations = in_flight * held * layer_bytes(model, layout, framework)
+    if layout.recompute is Recompute.FULL:
+        # A layer that is computed again keeps everything until its backward pass is done.
+        activations += layer_bytes(model, replace(layout, recompute=Recompute.NONE), framework)
+    tokens = model.seq / layout.context * layout.micro_batch
+    scored = (model.scored_tokens or model.seq) / model.seq
+    gathered = 2 * layer if layout.shard is Shard.ZERO3 and layout.replicas > 1 else 0.0
     return Memory(
-        parameters=_WEIGHT * kept(Shard.ZERO3),
-        gradients=_GRADIENT * kept(Shard.ZERO2, Shard.ZERO3),
+        parameters=_WEIGHT * (kept(Shard.ZERO3) + gathered),
+        gradients=framework.kept_gradient_bytes * kept(Shard.ZERO2, Shard.ZERO3),
         optimizer=_ADAM * kept(Shard.ZERO1, Shard.ZERO2, Shard.ZERO3),
-        activations=in_flight * held * layer_bytes(model, layout),
+        activations=activations,
+        logits=framework.logit_bytes * tokens * scored * model.vocab / layout.tensor if last else 0.0,
+        runtime=framework.runtime_bytes,
     )
 
 
-def layer_bytes(model: Transformer, layout: Layout) -> float:
+def layer_bytes(model: Transformer, layout: Layout, framework: Framework = MEGATRON) -> float:
     """Activation bytes of a layer per micro-batch."""
     tokens = model.seq / layout.context * layout.micro_batch
     unit = tokens * model.hidden
     split = layout.tensor if layout.sequence_parallel else 1
     if layout.recompute is Recompute.FULL:
         return 2 * unit / split
-    scores = 5 * model.heads * model.seq / layout.tensor
+    scores = framework.score_bytes * model.heads * model.seq / layout.tensor
     if layout.fused_attention or layout.recompute is Recompute.SELECTIVE:
         scores = 0.0
     # Queries and the context, keys and values; then the results of the matrices of the MLP, as 16-bit values each.
     inner = 4 * model.query_width + 4 * model.kv_width + 2 * model.mlp_matrices * model.mlp_width
     # What goes to experts and what comes back.
     inner += 4 * model.hidden * model.routed_share * model.expert_layers / model.layers
-    return unit * 10 / split + tokens * (inner / layout.tensor + scores)
+    kept = framework.kept_share * inner / layout.tensor
+    return unit * framework.kept_norm_bytes / split + tokens * (kept + scores)
 
 
 def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:

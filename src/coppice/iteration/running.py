@@ -11,6 +11,8 @@ from coppice import _core
 from coppice.errors import InputError
 from coppice.iteration.tasks import TaskGraph
 
+GRID_SECONDS = 2.0**-34
+"""Simulated times are multiples of this."""
 _SHOWN = 12  # tasks of a circle that are named
 
 
@@ -92,6 +94,12 @@ def _circle(graph: TaskGraph, stuck: NDArray[np.bool_]) -> list[int]:
     return [*path[seen[at] :], at]
 
 
+def on_grid(seconds: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Round times to those that are simulated."""
+    rounded: NDArray[np.float64] = np.rint(seconds / GRID_SECONDS) * GRID_SECONDS
+    return rounded
+
+
 @dataclass(frozen=True, kw_only=True)
 class LowerBounds:
     """Lower bounds over all orders of a graph's tasks on their streams, in seconds."""
@@ -126,7 +134,8 @@ def lower_bounds(graph: TaskGraph) -> LowerBounds:
     head, tail = _core.path_lengths(graph.seconds, graph.after_start, graph.after)
     if not len(head):
         run_tasks(graph)  # which says where
-    after = tail - graph.seconds
+    seconds = on_grid(graph.seconds)
+    after = tail - seconds
 
     def busiest(
         owner: NDArray[np.int32],
@@ -145,9 +154,11 @@ def lower_bounds(graph: TaskGraph) -> LowerBounds:
         return names[int(whole.argmax())], float(whole.max())
 
     on_streams = np.flatnonzero(graph.stream >= 0)
-    stream = busiest(graph.stream[on_streams], on_streams, graph.seconds[on_streams], graph.streams)
+    stream = busiest(graph.stream[on_streams], on_streams, seconds[on_streams], graph.streams)
     on_links = np.repeat(np.arange(len(graph)), np.diff(graph.load_start))
-    link = busiest(graph.load_link, on_links, graph.load * graph.seconds[on_links], graph.links)
+    # What a link carries ends on the grid after every task.
+    carried = np.maximum(graph.load * seconds[on_links] - GRID_SECONDS, 0.0)
+    link = busiest(graph.load_link, on_links, carried, graph.links)
     return LowerBounds(
         path=float((head + tail).max()),
         stream=stream[0],

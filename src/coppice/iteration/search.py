@@ -10,7 +10,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
-from coppice.iteration.estimate import Cluster, Estimate, estimate
+from coppice.iteration.estimate import Estimate, estimate
+from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import Memory, memory_of
 from coppice.iteration.predicted import predict
 from coppice.iteration.step.blocks import transformer_step
@@ -164,7 +165,7 @@ def search_layouts(
         tried += 1
         for recompute in _RECOMPUTES if isinstance(model, Transformer) else _RECOMPUTES[:1]:
             each = replace(layout, recompute=recompute)
-            held = memory_of(model, each)
+            held = memory_of(model, each, cluster.framework)
             if held.total <= cluster.device.memory_bytes:
                 found.append(
                     FoundLayout(layout=each, estimate=estimate_of(model, each, cluster), memory=held)

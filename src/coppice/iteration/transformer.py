@@ -275,3 +275,34 @@ class Layout:
     def micro_batches(self) -> int:
         """Micro-batches per replica and iteration."""
         return self.global_batch // (self.micro_batch * self.data)
+
+
+def dealt_layers(layers: int, stages: int, head: float | None = None, layer: float = 1.0) -> list[int]:
+    """Layers of each stage.
+
+    Where stages do not divide the layers, the last ones before the head, and the first with the embedding, have fewer.
+
+    Args:
+        head: Seconds of the output layer, with which the last stage is to be no slower than the others; None: stages
+            get as many layers each.
+        layer: Seconds of a layer.
+
+    Examples:
+        >>> dealt_layers(12, 4), dealt_layers(10, 4), dealt_layers(61, 16)[-3:]
+        ([3, 3, 3, 3], [2, 3, 3, 2], [4, 3, 3])
+        >>> dealt_layers(32, 4, head=4.0)
+        [9, 9, 9, 5]
+    """
+    if stages == 1:
+        return [layers]
+    last = layers // stages
+    if head is not None:
+        last = min(
+            range(layers - stages + 2),
+            key=lambda few: max(few * layer + head, -(-(layers - few) // (stages - 1)) * layer),
+        )
+    elif not layers % stages:
+        return [last] * stages
+    each, more = divmod(layers - last, stages - 1)
+    # The first stage has the embedding, so that it is the last to get one more.
+    return [each, *(each + (place <= more) for place in range(1, stages - 1)), last]

@@ -135,6 +135,23 @@ PIPELINE_ORDERS = (
 )
 """Orders of pipelines."""
 
+FRAMEWORKS = (
+    "megatron",
+    "megatron-2021",
+    "deepspeed",
+    "fsdp",
+    "foundry",
+    "nanotron",
+    "internevo",
+    "scaling",
+    "scaling-unfused",
+    "deepspeed-2021",
+)
+"""Profiles of training frameworks."""
+
+ATTENTION_KERNELS = ("auto", "softmax", "eager", "flash-1", "flash-2", "triton", "cudnn")
+"""Kernels of attention: that of the framework, two that let scores leave the chip, and those that do not."""
+
 TORCH_ORDERS = (*PIPELINE_ORDERS, "fold3d", "modulo")
 """Those that the runtime of PyTorch's pipelines can be given: also policies that come to an order of passes."""
 

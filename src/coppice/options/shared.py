@@ -7,6 +7,7 @@ from typing import Annotated
 
 from coppice.collectives import Collective
 from coppice.options import Settings, argument, option
+from coppice.options.names import ATTENTION_KERNELS, FRAMEWORKS
 
 TopologyArgument = Annotated[
     str,
@@ -235,9 +236,23 @@ BatchOption = Annotated[
     int | None, option("Samples of an iteration [default: one each].", "--global-batch", ge=1)
 ]
 
-FusedOption = Annotated[
-    bool | None,
-    option("Scores stay on the chip [default: they do].", "--fused-attention/--no-fused-attention"),
+AttentionOption = Annotated[
+    str | None,
+    option(
+        f"Kernel of attention: {', '.join(ATTENTION_KERNELS)}; of softmax and eager, scores leave the chip "
+        "[default: the framework's].",
+        metavar="NAME",
+        was=["--no-fused-attention softmax", "--fused-attention auto"],
+    ),
+]
+
+FrameworkOption = Annotated[
+    str | None,
+    option(
+        f"Framework that runs it: {', '.join(FRAMEWORKS)} [default: megatron; fsdp where replicas share out "
+        "parameters].",
+        metavar="NAME",
+    ),
 ]
 
 DeviceOption = Annotated[

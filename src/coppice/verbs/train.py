@@ -140,8 +140,9 @@ class FoundLayouts:
 def layouts_of(options: SearchOptions, loaded: Callable[..., Any] | None = None) -> FoundLayouts:
     """Try every layout, and simulate the best."""
     from coppice.iteration.job.file import with_values
-    from coppice.iteration.job.job import machines_of, model_of
+    from coppice.iteration.job.job import machines_of, model_of, profile_of
     from coppice.iteration.search import search_layouts, simulated_layouts
+    from coppice.iteration.transformer import Layout
 
     record, folder = options.record()
     model, precision = model_of(record.model), record.run.precision or 1.0
@@ -154,15 +155,11 @@ def layouts_of(options: SearchOptions, loaded: Callable[..., Any] | None = None)
         raise InputError(
             f"expected at most the {machines.gpus} GPUs of {machines.name}, found {count}: raise `boxes`."
         )
-    fused = record.layout.fused_attention
-    tried = search_layouts(
-        model,
-        machines.cluster,
-        count,
-        record.layout.global_batch or 1,
-        fused_attention=fused if fused is not None else True,
-    )
-    best = simulated_layouts(model, machines.cluster, tried.found[: max(MOST_SIMULATED, options.top)])
+    keeps = record.layout.fused_attention
+    framework, fused = profile_of(record.run, Layout(fused_attention=keeps if keeps is not None else True))
+    cluster = replace(machines.cluster, framework=framework)
+    tried = search_layouts(model, cluster, count, record.layout.global_batch or 1, fused_attention=fused)
+    best = simulated_layouts(model, cluster, tried.found[: max(MOST_SIMULATED, options.top)])
     return FoundLayouts(
         record=record, model=model, machines=machines, gpus=count, tried=tried, best=best[: options.top]
     )

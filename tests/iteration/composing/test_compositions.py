@@ -183,7 +183,7 @@ def test_memory_follows_what_is_in_flight(table: dict[str, ComparedPolicy]) -> N
 
 def test_what_does_not_fit_is_no_advice() -> None:
     given = job()
-    small = compose(given, composition_of("none")).memory_bytes * 1.1
+    small = compose(given, composition_of("none")).memory_bytes * 1.0001
     kind = given.machines.kinds[0]
     device = replace(kind.cluster.device, memory_bytes=small)
     kinds = (replace(kind, cluster=replace(kind.cluster, device=device)),)

@@ -22,7 +22,8 @@ from coppice.iteration.costs.group import COLLECTIVES, CollectiveCosts, RankGrou
 from coppice.iteration.costs.named import costs_named, with_collectives
 from coppice.iteration.costs.simulated import SimulatedCosts, box_of_all, simulated_together, standing
 from coppice.iteration.costs.traffic import axis_groups, degree_demands, job_demands
-from coppice.iteration.estimate import Cluster, estimate
+from coppice.iteration.estimate import estimate
+from coppice.iteration.machine import Cluster
 from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.selection import select
@@ -118,7 +119,7 @@ def test_calibrated_costs_are_rings() -> None:
     cluster = cluster_of(A100)
     costs = costs_of(cluster)
     group = RankGroup(8, 4)
-    for gradients, share in ((False, 0.0), (True, cluster.calibration.gradient_share)):
+    for gradients, share in ((False, 0.0), (True, cluster.gradient_share)):
         for name, rounds in (("all_reduce", 2), ("all_gather", 1), ("reduce_scatter", 1)):
             found = costs.cost(name, 1e9, group, gradients=gradients)
             assert found.seconds == cluster.ring_seconds(1e9, 8, 4, rounds=rounds, share=share)

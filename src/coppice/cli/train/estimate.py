@@ -20,6 +20,7 @@ from coppice.options.shared import JsonOption
 from coppice.text import columns, seconds_text
 
 if TYPE_CHECKING:
+    from coppice.iteration.accuracy import EstimateRange
     from coppice.iteration.composing.composed import ComposedStep
     from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.job.what_if import WhatIf, WhatIfRow
@@ -160,6 +161,7 @@ def estimate(
         --shard zero1 --overlap megatron --trace step.json
       coppice train estimate gpt-175b --topology dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.iteration.accuracy import estimate_range
     from coppice.iteration.composing.composed import composed_job
     from coppice.iteration.job.paced import simulated_job
     from coppice.iteration.memory import memory_of
@@ -191,17 +193,22 @@ def estimate(
             return
         found, held = simulated, composed.memory
     else:
-        found, held = simulated_job(asked, contention=contention), memory_of(chosen, layout)
+        found = simulated_job(asked, contention=contention)
+        held = memory_of(chosen, layout, asked.cluster.framework)
     changed = answers(asked, what_if)
     if trace is not None:
         write_task_trace(found.times, trace)
     fits = held.total <= machines.device.memory_bytes
-    memory = {name: getattr(held, name) for name in ("parameters", "gradients", "optimizer", "activations")}
+    # Ranges are known of transformers by rings with fitted constants.
+    rings = isinstance(chosen, Transformer) and costs == CALIBRATED and machines.table is None
+    published = estimate_range(machines) if rings else None
+    memory = held.parts
     samples = layout.global_batch / found.seconds
     if as_json:
         print_json(
             {
                 "iteration_seconds": found.seconds,
+                "published_range": None if published is None else _range_record(published, found.seconds),
                 "mfu": found.mfu,
                 "samples_per_second": samples,
                 "tokens_per_second": samples * chosen.seq if isinstance(chosen, Transformer) else None,
@@ -235,6 +242,8 @@ def estimate(
             ("memory", f"{held.total / 1e9:.3g} GB of a {machines.device.name}{room}"),
             ("of it (GB)", kept),
         ]
+        if published is not None:
+            fields.insert(1, ("published", _range_text(published, found.seconds)))
         if costs != CALIBRATED:
             assumed = f"simulated with model {model_of(asked.run.model).name}"
             fields.insert(3, ("collectives", f"{costs}, all groups at once, {assumed}"))
@@ -245,6 +254,23 @@ def estimate(
             f"expected a job that fits {machines.device.memory_bytes / 1e9:.0f} GB, found {held.total / 1e9:.3g} GB: "
             "raise tp, pp or --recompute, or shard with --shard."
         )
+
+
+def _range_text(published: EstimateRange, seconds: float) -> str:
+    """The range of published runs in words."""
+    low, high = (seconds_text(each) for each in published.of(seconds))
+    return f"{low} to {high}: 80% of {published.runs} published runs fell in such a range ({published.like})"
+
+
+def _range_record(published: EstimateRange, seconds: float) -> dict[str, Any]:
+    low, high = published.of(seconds)
+    return {
+        "low_seconds": low,
+        "high_seconds": high,
+        "share": 0.8,
+        "runs": published.runs,
+        "like": published.like,
+    }
 
 
 def _print_planned(asked: TrainingJob, found: ComposedStep, *, as_json: bool) -> None:

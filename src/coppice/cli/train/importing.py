@@ -16,7 +16,7 @@ from coppice.options.shared import BoxesOption, JsonOption, NumRanksOption
 from coppice.text import plural
 
 if TYPE_CHECKING:
-    from coppice.iteration.estimate import Cluster
+    from coppice.iteration.machine import Cluster
 
 
 @with_options()

@@ -14,7 +14,7 @@ if TYPE_CHECKING:
     from coppice.topology.model import Topology
 
 _FIELDS = JobOptions.__struct_fields__
-LAYOUT_OPTIONS = " ".join(_FIELDS[1 : _FIELDS.index("device") + 1])
+LAYOUT_OPTIONS = " ".join(_FIELDS[1 : _FIELDS.index("attention") + 1])
 """Options of what runs and where, in the order of helps."""
 
 

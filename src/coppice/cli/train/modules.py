@@ -15,7 +15,7 @@ from coppice.files import write_atomically
 from coppice.text import plural, seconds_text, size_text
 
 if TYPE_CHECKING:
-    from coppice.iteration.estimate import Cluster
+    from coppice.iteration.machine import Cluster
     from coppice.iteration.modules.timed import TimedModule
     from coppice.iteration.modules.tracing import ModuleTrace
 

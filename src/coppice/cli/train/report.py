@@ -57,7 +57,7 @@ def report(
         asked = load_job(options)
         if asked.run.policy is None:
             found = simulated_job(asked, contention=contention)
-            held = memory_of(asked.model, asked.layout)
+            held = memory_of(asked.model, asked.layout, asked.cluster.framework)
         else:
             composed = composed_job(asked, contention=contention)
             if composed.step is None:

@@ -15,7 +15,7 @@ if TYPE_CHECKING:
     from coppice.iteration.search import SimulatedLayout
 
 
-@with_options("job topology boxes gpus global_batch top fused_attention device rates settings as_json")
+@with_options("job topology boxes gpus global_batch top device framework attention rates settings as_json")
 def search(options: SearchOptions, *, as_json: JsonOption = False) -> None:
     """Try every parallel layout of a model on a cluster, and print those that fit into memory, the fastest first.
 

@@ -140,7 +140,7 @@ def _with_run(job: TrainingJob, composition: Composition) -> Composition:
 
 def _memory(job: TrainingJob, layout: Layout, step: Step, order: PipelineOrder) -> Memory:
     """Memory of a GPU; activations are those of 1F1B times what the pipeline order keeps in flight."""
-    held = memory_of(job.model, layout)
+    held = memory_of(job.model, layout, job.cluster.framework)
     devices, count, chunks = layout.pipeline, layout.micro_batches, layout.chunks
     if devices == 1 or (chunks > 1 and count % devices):
         return held

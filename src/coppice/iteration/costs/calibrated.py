@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from coppice.errors import InputError
 from coppice.iteration.costs.crossing import crossing
 from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.machine import Cluster
 
 
 @dataclass(frozen=True)
@@ -34,7 +34,7 @@ class CalibratedCosts:
         if group.ranks == 1:
             return CollectiveCost(0.0)
         cluster = self.cluster.calibrated
-        box, constants = cluster.device.box, cluster.calibration
+        box = cluster.device.box
         near_rate, out = cluster.device.link_bytes_per_second, crossing(group.ranks, group.stride, box)
         if collective == "send":
             seconds = cluster.send_seconds(size_bytes, group.stride, group.ranks)
@@ -47,7 +47,7 @@ class CalibratedCosts:
             far = size_bytes * out.exchanged / cluster.nic_bytes_per_second
             return _limited(seconds, near, far)
         rounds = 2 if collective == "all_reduce" else 1
-        share = constants.gradient_share if gradients else 0.0
+        share = cluster.gradient_share if gradients else 0.0
         seconds = cluster.ring_seconds(size_bytes, group.ranks, group.stride, rounds=rounds, share=share)
         moved = rounds * (group.ranks - 1) / group.ranks * size_bytes
         near = moved / near_rate if inside > 1 else 0.0

@@ -8,7 +8,7 @@ from coppice.errors import InputError
 from coppice.iteration.costs.chosen import forest_pick, known_algorithms, named_pick, nccl_pick
 from coppice.iteration.costs.group import CollectiveCosts
 from coppice.iteration.costs.simulated import SimulatedCosts
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.machine import Cluster
 from coppice.simulation.model import Model
 from coppice.simulation.models import DEFAULT_MODEL
 from coppice.text import suggestion

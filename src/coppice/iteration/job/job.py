@@ -18,14 +18,15 @@ from msgspec import Meta
 from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.costs.named import CALIBRATED, with_collectives
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.frameworks import ATTENTION, SOFTMAX, Framework, framework_named
+from coppice.iteration.machine import Cluster
 from coppice.iteration.measured.table import DeviceTable, read_device_table
 from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.catalogue import LAYERED_MODELS, any_model
 from coppice.iteration.workload.model import LayeredModel
 from coppice.simulation.models import model_of as time_model_of
-from coppice.text import shortened, suggestion
+from coppice.text import suggestion
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 
@@ -154,6 +155,20 @@ class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
         ]
         | None
     ) = None
+    framework: (
+        Annotated[
+            str,
+            Meta(description="what runs it: megatron, fsdp, deepspeed, foundry, nanotron or another profile"),
+        ]
+        | None
+    ) = None
+    attention: (
+        Annotated[
+            str,
+            Meta(description="kernel of attention: auto, softmax, eager, flash-1, flash-2, triton or cudnn"),
+        ]
+        | None
+    ) = None
     precision: (
         Annotated[float, Meta(gt=0, le=1000, description="how much faster products are than with 16 bits")]
         | None
@@ -223,12 +238,10 @@ def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, w
             "out."
         )
     stages = layout.pipeline * layout.chunks
-    if model.layers % stages:
-        fit = [each for each in range(1, model.layers + 1) if model.layers % each == 0]
+    if model.layers < stages:
         raise InputError(
-            f"expected stages that divide {model.layers} layers, found {layout.pipeline} x {layout.chunks}: take pp x "
-            f"chunks of {shortened(fit, 16)}, or estimate with "
-            f"{-(-model.layers // stages) * stages} layers, which is the pace of the longest stage."
+            f"expected at most as many stages as the {model.layers} layers, found {layout.pipeline} x {layout.chunks}: "
+            "lower pp or chunks."
         )
 
 
@@ -353,8 +366,35 @@ def job_of(
     )
     layout = layout_of(record.layout, machines.gpus)
     check_layout(model, layout, machines.gpus, machines.name)
+    framework, fused = profile_of(record.run, layout)
+    layout = replace(layout, fused_attention=fused)
+    machines = replace(
+        machines,
+        kinds=tuple(
+            replace(each, cluster=replace(each.cluster, framework=framework)) for each in machines.kinds
+        ),
+    )
     name = record.model.name or "transformer"
     return TrainingJob(name=name, model=model, machines=machines, layout=layout, run=record.run)
+
+
+def profile_of(run: RunTable, layout: Layout) -> tuple[Framework, bool]:
+    """The framework of a job with its kernel of attention, and whether scores stay on the chip.
+
+    Raises:
+        InputError: If a name is unknown.
+    """
+    framework = framework_named(run.framework or ("fsdp" if layout.shard is Shard.ZERO3 else "megatron"))
+    if run.attention in (None, "auto"):
+        return framework, layout.fused_attention
+    if run.attention in SOFTMAX:
+        return replace(framework, softmax=run.attention), False
+    if run.attention in ATTENTION:
+        return replace(framework, attention=run.attention), True
+    raise InputError(
+        f"`run.attention`: expected a kernel of attention (auto, {', '.join([*SOFTMAX, *ATTENTION])}), found "
+        f"{run.attention!r}."
+    )
 
 
 def model_of(table: ModelTable) -> Transformer | LayeredModel:
@@ -481,7 +521,7 @@ def layout_of(table: LayoutTable, gpus: int) -> Layout:
         for field in msgspec.structs.fields(LayoutTable)
         if (value := getattr(table, field.name)) is not None
     }
-    given["recompute"] = Recompute(given.get("recompute", "selective"))
+    given["recompute"] = Recompute(given.get("recompute", "none"))
     given["shard"] = Shard(given.get("shard", "none"))
     given.setdefault("sequence_parallel", True)
     given.setdefault("fused_attention", True)

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import replace
 
 from coppice.errors import InputError
-from coppice.iteration.estimate import Cluster
 from coppice.iteration.job.job import Machines, TrainingJob
+from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.catalogue import tensor_policies, transformed
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.blocks import transformer_step

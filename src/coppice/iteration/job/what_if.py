@@ -18,9 +18,9 @@ import numpy as np
 from coppice.errors import InputError
 from coppice.iteration.cluster import CONSTANTS
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
-from coppice.iteration.estimate import Cluster
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob, device_of
 from coppice.iteration.job.paced import simulated_job
+from coppice.iteration.machine import Cluster
 from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.memory import memory_of
 from coppice.iteration.search import search_layouts
@@ -257,7 +257,7 @@ def _row(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
 def _at(job: TrainingJob, way: str, machines: Machines, layout: Layout) -> WhatIfRow:
     other = None if layout is job.layout else layout
     seconds = simulated_job(job, layout=other, machines=machines).seconds
-    held = memory_of(job.model, layout).total
+    held = memory_of(job.model, layout, job.cluster.framework).total
     return WhatIfRow(
         way=way,
         gpus=layout.gpus,

@@ -4,7 +4,7 @@ Theory. A matrix product, convolution or attention takes its FLOPs at the share 
 such a GPU; every operation takes at least its bytes at the share of the rate of memory that passes over it reach (the
 roofline: Williams, Waterman, Patterson, CACM 2009), as eager PyTorch runs it: one by one, unfused. Elements of 4 bytes
 are multiplied at half the 16-bit rate, as TF32 by the data sheets. Collectives are rings inside a box or across boxes,
-whose groups share its NICs (:meth:`coppice.iteration.estimate.Cluster.ring_seconds`).
+whose groups share its NICs (:meth:`coppice.iteration.machine.Cluster.ring_seconds`).
 
 Operations run one after the other on the compute stream; a collective runs on the stream of its group once what it
 reads is there; an operation waits for the collectives whose results it reads. The host takes no time. FSDP2 gathers
@@ -19,8 +19,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from coppice.errors import InputError
-from coppice.iteration.estimate import Cluster
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.machine import Cluster
 from coppice.iteration.modules.tracing import ModuleOperation, ModuleTrace
 from coppice.iteration.running import TaskTimes, lower_bound_seconds, run_tasks
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder

@@ -1,6 +1,7 @@
 """Step of a transformer: its layers, embedding and head as blocks, with the collectives of a layout.
 
-The times are those of :mod:`coppice.iteration.estimate`; a backward pass is half gradients of inputs, half of weights.
+The times are those of :mod:`coppice.iteration.layer_work`; a backward pass is half gradients of inputs, half of
+weights.
 
 Layers with experts exchange tokens all-to-all between the ranks that share them out: a token goes to its experts and
 comes back, two all-to-alls a pass (GShard; Lepikhin et al., ICLR 2021). Tokens are taken to be dealt evenly, up to the
@@ -9,22 +10,23 @@ capacity of experts.
 
 from __future__ import annotations
 
+import itertools
 import math
 
-from coppice.errors import InputError
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.estimate import (
+from coppice.iteration.layer_work import (
     OPTIMIZER_BYTES,
-    Cluster,
     LayerWork,
     context_seconds,
     gathering_seconds,
     hop_seconds,
     routing_seconds,
+    tensors_of,
 )
+from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import layer_bytes
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, dealt_layers
 
 _HALF = 2  # bytes of a value
 _LARGE = 1e10  # bytes of a message beside which waiting does not count
@@ -76,7 +78,7 @@ def expert_weights(model: Transformer, layout: Layout, cluster: Cluster) -> tupl
         (layout.replicas // layout.expert, layout.tensor * layout.expert),
         (layout.replicas, layout.tensor),
     )
-    share = cluster.calibration.gradient_share
+    share = cluster.gradient_share
     few, all_ = (
         cluster.ring_seconds(_LARGE, ranks, stride, share=share) - cluster.ring_seconds(0.0, ranks, stride)
         for ranks, stride in groups
@@ -122,7 +124,7 @@ def _layer(model: Transformer, layout: Layout, cluster: Cluster) -> LayerBlock:
         weight_gradient=half,
         recompute=work.recompute,
         parameters=dense + expert_weights(model, layout, cluster)[1],
-        activation_bytes=layer_bytes(model, layout),
+        activation_bytes=layer_bytes(model, layout, cluster.framework),
         exchanges=(
             *_tensor(model, layout, cluster, work.tokens),
             *_context(model, layout, cluster),
@@ -219,13 +221,11 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
         ([19, 19], 16, 'NIC')
     """
     stages = layout.pipeline * layout.chunks
-    if model.layers % stages:
-        raise InputError(
-            f"expected stages that divide {model.layers} layers, found {layout.pipeline} x {layout.chunks} of them."
-        )
-    held = model.layers // stages
     embedding, *layers, head = transformer_blocks(model, layout, cluster)
-    dealt = [tuple(layers[k * held : (k + 1) * held]) for k in range(stages)]
+    head_seconds = head.compute if cluster.framework.balanced else None
+    held = dealt_layers(model.layers, stages, head_seconds, layers[0].compute)
+    first = [0, *itertools.accumulate(held)]
+    dealt = [tuple(layers[begin:end]) for begin, end in itertools.pairwise(first)]
     # The head has the weights of the embedding; of both copies on a single device gradients are summed once.
     if stages == 1:
         dealt = [(embedding, *dealt[0], _without_weights(head))]
@@ -239,13 +239,19 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
     weights = [expert_weights(model.of_layer(layer), layout, cluster) for layer in range(model.layers)]
     own = []
     for k, stage in enumerate(dealt):
-        experts, counted = (sum(each) for each in zip(*weights[k * held : (k + 1) * held], strict=True))
+        experts, counted = map(sum, zip(*weights[first[k] : first[k + 1]], (0.0, 0.0), strict=True))
         own.append((sum(block.parameters for block in stage) - counted) / stepped + experts / few)
-    share = cluster.calibration.gradient_share
+    share = cluster.gradient_share
+
+    one = math.inf
+    if cluster.framework.by_tensor and layout.shard is Shard.ZERO1:
+        one = cluster.framework.gradient_bytes * model.layer_parameters / tensors_of(model) / layout.tensor
 
     def between_replicas(collective: str, size_bytes: float) -> GroupExchange:
-        rounds = _ROUNDS[collective]
-        seconds = cluster.ring_seconds(size_bytes, replicas, layout.tensor, rounds=rounds, share=share)
+        rounds, messages = _ROUNDS[collective], max(1.0, size_bytes / one)
+        seconds = messages * cluster.ring_seconds(
+            size_bytes / messages, replicas, layout.tensor, rounds=rounds, share=share
+        )
         return GroupExchange(
             group="dp",
             collective=collective,
@@ -258,9 +264,11 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
         stages=tuple(dealt),
         micro_batches=layout.micro_batches,
         replicas=replicas,
-        gradient_bytes=_HALF,
+        gradient_bytes=cluster.framework.gradient_bytes,
         send=_send(model, layout, cluster) if stages > 1 else None,
-        optimizer=tuple(OPTIMIZER_BYTES * each / cluster.memory_rate for each in own),
+        optimizer=tuple(
+            cluster.framework.step_seconds + OPTIMIZER_BYTES * each / cluster.memory_rate for each in own
+        ),
         shares_optimizer=layout.shard is not Shard.NONE,
         between_replicas=between_replicas if replicas > 1 else None,
         flops=3 * model.forward_flops(layout.global_batch),

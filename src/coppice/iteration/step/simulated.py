@@ -12,7 +12,7 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.running import LowerBounds, TaskTimes, lower_bounds, run_tasks
+from coppice.iteration.running import LowerBounds, TaskTimes, lower_bounds, on_grid, run_tasks
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.graph import StepGraph, step_graph
 from coppice.iteration.step.overlap import Overlap, overlap_named
@@ -292,9 +292,10 @@ def _bounds(step: Step, order: PipelineOrder, overlap: Overlap) -> LowerBounds:
 def _busiest(graph: TaskGraph) -> tuple[tuple[float, str], tuple[float, str]]:
     """Load of the busiest stream and link."""
     on_streams = graph.stream >= 0
-    streams = np.bincount(graph.stream[on_streams], graph.seconds[on_streams], len(graph.streams))
+    seconds = on_grid(graph.seconds)
+    streams = np.bincount(graph.stream[on_streams], seconds[on_streams], len(graph.streams))
     on_links = np.repeat(np.arange(len(graph)), np.diff(graph.load_start))
-    links = np.bincount(graph.load_link, graph.load * graph.seconds[on_links], len(graph.links))
+    links = np.bincount(graph.load_link, graph.load * seconds[on_links], len(graph.links))
     found = []
     for totals, names in ((streams, graph.streams), (links, graph.links)):
         most = int(totals.argmax()) if len(totals) else -1

@@ -14,7 +14,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from coppice.errors import InputError
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.machine import Cluster
 from coppice.iteration.running import TaskTimes, lower_bound_seconds, run_tasks
 from coppice.iteration.tasks import TaskGraphBuilder
 from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork

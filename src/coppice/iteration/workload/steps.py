@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.machine import Cluster
 from coppice.iteration.step.block import BACKWARD, FORWARD, GroupExchange, LayerBlock, Step
 from coppice.iteration.transformer import Layout, Shard
 from coppice.iteration.workload.model import LayeredModel
@@ -23,7 +23,7 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
         >>> [each.collective for block in step.stages[0] for each in block.exchanges]
         ['all_to_all', 'all_to_all']
     """
-    share, replicas = cluster.calibration.gradient_share, layout.replicas
+    share, replicas = cluster.gradient_share, layout.replicas
 
     def between_replicas(collective: str, size_bytes: float) -> GroupExchange:
         rounds = _ROUNDS[collective]

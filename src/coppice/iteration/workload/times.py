@@ -14,8 +14,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from coppice.iteration.devices import KERNELS
-from coppice.iteration.estimate import Cluster
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.machine import Cluster
 from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.model import LayeredModel, MatrixProduct, ModelLayer
 
@@ -182,8 +182,15 @@ def layer_seconds(
     if layer.attention:
         heads, seq = layer.attention_shape
         for backward in (False, True):
-            rate = cluster.attention_flops(samples, seq, heads, backward=backward)
-            scores[backward] = (1 + backward) * (2 - causal) * layer.attention * samples / rate
+            scores[backward] = cluster.attention_seconds(
+                layer.attention * samples,
+                sequences=samples,
+                seq=seq,
+                heads=heads,
+                width=layer.attention / (4 * seq**2 * heads),
+                causal=causal,
+                backward=backward,
+            )
     kernels = len(layer.products) + 2 * bool(layer.attention) + 1
     least = cluster.host_seconds * min(1.0, kernels / KERNELS)
     inputs = products + passes + scores[1]
@@ -198,14 +205,8 @@ def layer_seconds(
 
 def _product_seconds(product: MatrixProduct, samples: float, cluster: Cluster) -> float:
     """Time of a matrix product for a batch."""
-    rows = product.rows * samples
-    seconds = (
-        product.flops * samples / cluster.matrix_flops(max(1.0, rows / product.parts), product.n, product.k)
-    )
-    if cluster.table is not None:
-        return seconds
-    moved = _HALF * (rows * (product.n + product.k) + product.parts * product.n * product.k)
-    return max(seconds, moved / cluster.memory_rate)
+    rows = product.rows * samples / product.parts
+    return cluster.product_seconds(rows, product.n, product.k, parts=product.parts)
 
 
 def layer_workload(
@@ -228,7 +229,7 @@ def layer_workload(
         >>> found.layers, round(sum(found.bytes))
         (54, 102228128)
     """
-    share = cluster.calibration.gradient_share
+    share = cluster.gradient_share
     once = cluster.ring_seconds(0.0, workers, 1, share=share)
     carried = cluster.ring_seconds(_MEASURE_BYTES, workers, 1, share=share) - once
     rate = _MEASURE_BYTES / carried if carried else cluster.device.memory_bytes_per_second

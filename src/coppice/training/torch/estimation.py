@@ -13,7 +13,7 @@ from coppice.iteration.cluster import cluster_of
 from coppice.iteration.costs.calibrated import costs_of
 from coppice.iteration.costs.group import CollectiveCosts, RankGroup
 from coppice.iteration.costs.profile import PROFILED, collective_seconds, groups_of
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.machine import Cluster
 from coppice.iteration.transformer import Layout
 from coppice.topology.model import Topology
 

@@ -312,8 +312,8 @@ def test_in_a_job() -> None:
         for run in ("", 'run.inside = "decomposition"', 'run.inside = "decomposition + lynx"')
     )
     seconds = [simulated_job(job).seconds for job in (plain, cut, both)]
-    assert seconds == sorted(seconds, reverse=True)
-    assert len(set(seconds)) == 3
+    # Products hide all that lynx could.
+    assert seconds[0] > seconds[1] >= seconds[2]
     step = step_of(plain.model, plain.layout, plain.machines)
     order = ORDERS["1f1b"](2, step.micro_batches, 1)
     (policy,) = tensor_policies("decomposition", ranks=4)

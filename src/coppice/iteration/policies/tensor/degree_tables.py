@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 from coppice.errors import InputError
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.degrees import DegreeProblem
 from coppice.iteration.policies.tensor.policy import tensor_exchanges
 from coppice.iteration.step.block import FORWARD, LayerBlock

@@ -18,7 +18,7 @@ import torch.distributed as dist
 
 from coppice.arguments import checked
 from coppice.errors import CheckError, InputError
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.coconet.examples import pipeline_handoff
 from coppice.iteration.policies.tensor.coconet.program import OpKind
 from coppice.iteration.policies.tensor.coconet.tuner import Tuned, autotune

@@ -23,7 +23,7 @@ from coppice.errors import CheckError, InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.costs.calibrated import costs_of
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.estimate import Cluster
+from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.coconet.costs import Machine
 from coppice.iteration.policies.tensor.coconet.program import OpKind, TensorProgram
 from coppice.topology.model import Topology

@@ -1,0 +1,225 @@
+"""Fits the constants of kernels, networks and frameworks to measured iterations, all at once.
+
+Errors are differences of logarithms; those beyond the usual one count linearly (soft L1). A constant stays near where
+it starts, which is what source code and data sheets say, as far as rows do not tell: its distance in logarithms over
+its width counts as an error does. Sources with many rows count less for each.
+"""
+
+from __future__ import annotations
+
+import math
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+
+from coppice.iteration import layer_work, machine
+from coppice.iteration.devices import CALIBRATIONS, Calibration
+from coppice.iteration.frameworks import FRAMEWORKS, Framework
+from coppice.iteration.job.job import TrainingJob
+from coppice.iteration.job.paced import simulated_job
+from exam_published import Run
+
+USUAL_ERROR = 0.04
+WIDTH = 0.3
+WIDTHS = {"matrix_share": 0.1, "memory_share": 0.15, "far_share": 0.2, "near_share": 0.25, "stall_share": 0.7}
+WIDTHS |= {"norm_passes": 0.5, "activation_passes": 0.4, "accumulated_bytes": 0.4, "host_seconds": 0.6}
+WIDTHS |= {"gradient_share": 0.8, "gradient_bytes": 0.05, "near_seconds": 0.4, "far_seconds": 0.3}
+MOST = {
+    "near_share": 0.95,
+    "far_share": 0.95,
+    "memory_share": 0.95,
+    "matrix_share": 0.95,
+    "gradient_share": 1.0,
+}
+FITTED_CALIBRATION = (
+    "matrix_share",
+    "half_depth",
+    "narrow_share",
+    "unfused_share",
+    "memory_share",
+    "near_seconds",
+    "near_share",
+    "far_share",
+)
+FITTED_FRAMEWORK = (
+    "norm_passes",
+    "activation_passes",
+    "loss_passes",
+    "accumulated_bytes",
+    "gradient_share",
+    "host_seconds",
+)
+FITTED_MODULES = {
+    machine: ("TILE_POWER", "MISALIGNED", "MISALIGNED_HEAD", "HALF_SEQ", "HALF_WIDTH", "BACKWARD_SHARE"),
+    layer_work: ("ROUTED_PASSES", "IMBALANCE", "CAST_PASSES"),
+}
+
+Constants = dict[str, float]
+
+
+def started() -> Constants:
+    """Every constant that is fitted, by a name that says where it is."""
+    found: Constants = {}
+    for gpu, calibration in CALIBRATIONS.items():
+        if gpu == "V100":
+            continue
+        found |= {f"{gpu}.{name}": getattr(calibration, name) for name in FITTED_CALIBRATION}
+        found |= {f"{gpu}.attention.{name}": share for name, share in calibration.attention_share.items()}
+    found["all.stall_share"] = CALIBRATIONS["A100-80G"].stall_share
+    for framework in FRAMEWORKS.values():
+        found |= {f"{framework.name}.{name}": getattr(framework, name) or 0.5 for name in FITTED_FRAMEWORK}
+    for module, names in FITTED_MODULES.items():
+        found |= {f"module.{name}": getattr(module, name) for name in names}
+    found |= {f"module.{name}_passes": passes for name, passes in machine.SCORE_PASSES.items()}
+    return found
+
+
+def calibration_of(gpu: str, constants: Mapping[str, float]) -> Calibration:
+    """The constants of a GPU."""
+    prefix = f"{gpu}.attention."
+    return replace(
+        CALIBRATIONS[gpu],
+        attention_share={name[len(prefix) :]: v for name, v in constants.items() if name.startswith(prefix)},
+        stall_share=constants["all.stall_share"],
+        **{name: constants[f"{gpu}.{name}"] for name in FITTED_CALIBRATION},
+    )
+
+
+def framework_with(framework: Framework, constants: Mapping[str, float]) -> Framework:
+    """A framework with fitted constants."""
+    values: dict[str, Any] = {name: constants[f"{framework.name}.{name}"] for name in FITTED_FRAMEWORK}
+    return replace(framework, **values)
+
+
+def set_modules(constants: Mapping[str, float]) -> None:
+    """Set the constants that are the same for all GPUs and frameworks."""
+    for module, names in FITTED_MODULES.items():
+        for name in names:
+            setattr(module, name, constants[f"module.{name}"])
+    for name in machine.SCORE_PASSES:
+        machine.SCORE_PASSES[name] = constants[f"module.{name}_passes"]
+
+
+def gpu_of(job: TrainingJob) -> str:
+    """Whose constants a job takes."""
+    from coppice.iteration.cluster import CONSTANTS
+
+    name = job.cluster.device.name
+    return CONSTANTS.get(name, name)
+
+
+def affects(name: str, job: TrainingJob) -> bool:
+    """Whether a constant may change the time of a job."""
+    owner, _, what = name.partition(".")
+    framework = job.cluster.framework
+    if owner in FRAMEWORKS:
+        return owner == framework.name
+    if owner in CALIBRATIONS:
+        if owner != gpu_of(job):
+            return False
+        if what.startswith("attention."):
+            return job.layout.fused_attention and what == f"attention.{framework.attention}"
+        return what != "unfused_share" or not job.layout.fused_attention
+    if what in ("softmax_passes", "eager_passes"):
+        return not job.layout.fused_attention and what.startswith(framework.softmax)
+    if what in ("ROUTED_PASSES", "IMBALANCE"):
+        return bool(getattr(job.model, "experts", 0))
+    if what == "CAST_PASSES":
+        return job.cluster.precision > 1
+    return True
+
+
+def seconds_with(job: TrainingJob, constants: Mapping[str, float]) -> float:
+    """The time of a job with other constants; those of modules are set already."""
+    gpu = gpu_of(job)
+    kinds = tuple(
+        replace(
+            each,
+            cluster=replace(
+                each.cluster,
+                calibration=calibration_of(gpu, constants),
+                framework=framework_with(each.cluster.framework, constants),
+            ),
+        )
+        for each in job.machines.kinds
+    )
+    return simulated_job(replace(job, machines=replace(job.machines, kinds=kinds))).seconds
+
+
+def fit(
+    runs: Sequence[Run],
+    start: Constants,
+    *,
+    rounds: int = 6,
+    begin: Constants | None = None,  # Where to begin; None: at the start
+    report: Callable[[str], None] = print,
+) -> tuple[Constants, list[float]]:
+    """Constants with which the runs are met best, and the seconds of each with them (Levenberg-Marquardt)."""
+    names = [name for name in start if any(affects(name, job) for run in runs for job in run.fitting)]
+    middle = np.log([start[name] for name in names])
+    widths = np.asarray([WIDTHS.get(name.split(".")[-1], WIDTH) for name in names])
+    most = np.log([MOST.get(name.split(".")[-1], math.inf) for name in names])
+    counts = Counter(run.row["source"] for run in runs)
+    weights = np.asarray([2 * counts[run.row["source"]] ** -0.4 for run in runs])
+    measured = np.asarray([run.measured for run in runs])
+
+    def constants_of(logs: np.ndarray) -> Constants:
+        found = start | dict(zip(names, np.exp(np.minimum(logs, most)).tolist(), strict=True))
+        set_modules(found)
+        return found
+
+    def times(logs: np.ndarray) -> tuple[np.ndarray, list[TrainingJob]]:
+        constants, found, chosen = constants_of(logs), [], []
+        for run in runs:
+            took = [(seconds_with(job, constants), number) for number, job in enumerate(run.fitting)]
+            found.append(min(took)[0])
+            chosen.append(run.fitting[min(took)[1]])
+        return np.asarray(found), chosen
+
+    def cost(seconds: np.ndarray, logs: np.ndarray) -> float:
+        errors = np.log(seconds / measured) / USUAL_ERROR
+        return float(
+            (weights * 2 * (np.sqrt(1 + errors**2) - 1)).sum() + (((logs - middle) / widths) ** 2).sum()
+        )
+
+    logs = middle.copy() if begin is None else np.log([begin[name] for name in names])
+    seconds, jobs = times(logs)
+    least, damping, step = cost(seconds, logs), 1e-2, 0.02
+    report(f"start {least:.1f} {summary(runs, seconds)}")
+    for number in range(rounds):
+        slopes = np.zeros((len(runs), len(names)))
+        for column, name in enumerate(names):
+            moved = logs.copy()
+            moved[column] += step
+            constants = constants_of(moved)
+            for row, job in enumerate(jobs):
+                if affects(name, job):
+                    slopes[row, column] = math.log(seconds_with(job, constants) / seconds[row]) / step
+        errors = np.log(seconds / measured)
+        pull = weights / np.sqrt(1 + (errors / USUAL_ERROR) ** 2) / USUAL_ERROR**2
+        normal = slopes.T @ (pull[:, None] * slopes) + np.diag(widths**-2.0)
+        downhill = slopes.T @ (pull * errors) + (logs - middle) / widths**2
+        gained = 0.0
+        for _ in range(6):
+            move = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), downhill)
+            tried = np.minimum(logs + np.clip(move, -0.5, 0.5), most)
+            took, chosen = times(tried)
+            now = cost(took, tried)
+            if now < least:
+                gained, least, logs, seconds, jobs = 1 - now / least, now, tried, took, chosen
+                damping = max(damping / 5, 1e-4)
+                break
+            damping *= 6
+        report(f"round {number} {least:.1f} {summary(runs, seconds)}")
+        if gained < 2e-3:
+            break
+    return constants_of(logs), seconds.tolist()
+
+
+def summary(runs: Sequence[Run], seconds: Iterable[float]) -> str:
+    """The mean error and bias of runs."""
+    errors = [took / run.measured - 1 for run, took in zip(runs, seconds, strict=True) if run.measured]
+    return f"mean error {100 * np.mean(np.abs(errors)):.2f}%, bias {100 * np.mean(errors):.2f}%"

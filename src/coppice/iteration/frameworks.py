@@ -1,0 +1,210 @@
+"""What training frameworks add to the kernels of a model: unfused passes, kernels of attention, gradients, host time.
+
+Theory. Two frameworks run the same matrix products on the same GPUs and differ by a quarter of the time, because of
+what lies between the products. A profile counts it in units that a trace shows: passes over activations (two bytes a
+value) for norms, residuals and dropout, for the activation of the MLP, for splitting and rotating queries and keys, and
+for the loss; the kernel of attention; bytes that every micro-batch moves to add a weight's gradient to those before;
+bytes of a gradient between replicas, and the share of the network's rate that their sums reach. The constants are
+fitted to published iterations (`benchmarks/exam.py --fit`), those of kernels and networks together with them, starting
+from what the source code of each framework launches.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from coppice.errors import InputError
+from coppice.text import suggestion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Framework:
+    """Profile of a training framework."""
+
+    name: str  # Its name
+    about: str = ""  # Programs that it stands for
+    # Forward passes over the activations of a layer, of the width of the model; backward passes are twice as many
+    norm_passes: float = 10.0
+    activation_passes: float = 2.5  # Forward passes over the columns of the MLP's first matrices
+    attention_passes: float = 3.5  # Forward passes over queries, keys and values besides attention itself
+    loss_passes: float = 12.0  # Passes over the scores of words, forward and backward
+    attention: str = "flash-2"  # Kernel of attention where scores stay on the chip (:data:`ATTENTION`)
+    softmax: str = "softmax"  # What computes over scores that leave the chip (:data:`SOFTMAX`)
+    host_seconds: float = 1e-4  # What a pass over a layer takes at least: the host has to launch its kernels
+    gradient_bytes: float = 4.0  # Bytes of an element of the gradients that replicas sum
+    accumulated_bytes: float = (
+        6.0  # Bytes moved for each weight to add the gradients of a micro-batch to a sum
+    )
+    gradient_share: float | None = (
+        None  # Share of the NICs' rate that sums of gradients reach; None: the GPU's
+    )
+    step_seconds: float = 5e-3  # Host time of an optimizer step
+    kept_gradient_bytes: float = (
+        4.0  # Bytes kept of the gradient of a weight, sums over micro-batches included
+    )
+    kept_norm_bytes: float = (
+        10.0  # Bytes kept of a value of a layer's activations for norms, residuals and dropout
+    )
+    kept_share: float = 1.0  # What is kept of operands of products, over what they are in 16 bits
+    score_bytes: float = 5.0  # Bytes kept of a score of attention that leaves the chip
+    logit_bytes: float = 10.0  # Bytes of a score of a word: 16 and 32 bits, its softmax and gradient
+    runtime_bytes: float = (
+        5e9  # Context of the GPU, buffers of collectives, workspaces, and waste of the allocator
+    )
+    # What ZeRO scatters and gathers goes tensor by tensor instead of in large buckets
+    by_tensor: bool = False
+    # Stages get layers so that the slowest is quickest, the head counted; otherwise as many each
+    balanced: bool = False
+    # ZeRO-3 gathers parameters once more for what is computed again, copies what it gathers, and sums whole
+    # gradients of which each replica keeps its share; otherwise it gathers twice and scatters sums
+    regathers: bool = False
+
+
+ATTENTION = ("flash-1", "flash-2", "triton", "cudnn")
+"""Kernels of attention whose scores stay on the chip: FlashAttention 1 (Dao et al., NeurIPS 2022) and 2 (Dao, ICLR
+2024), the first in Triton, and those of cuDNN 9 and FlashAttention 3."""
+
+SOFTMAX = ("softmax", "eager")
+"""What computes mask, softmax and dropout of scores that leave the chip: one kernel, or one for each."""
+
+FRAMEWORKS = {
+    each.name: each
+    for each in (
+        Framework(
+            name="megatron",
+            about="Megatron-LM and NeMo with Transformer Engine",
+            norm_passes=11.7,
+            activation_passes=2.13,
+            loss_passes=16.7,
+            attention="cudnn",
+            accumulated_bytes=7.51,
+            gradient_share=0.785,
+            kept_norm_bytes=5.0,
+            kept_share=0.6,
+            logit_bytes=5.5,
+            runtime_bytes=4000000000.0,
+        ),
+        Framework(
+            name="megatron-2021",
+            about="Megatron-LM before Transformer Engine",
+            norm_passes=2.94,
+            activation_passes=2.05,
+            loss_passes=11.5,
+            accumulated_bytes=5.19,
+            gradient_share=1.0,
+        ),
+        Framework(
+            name="deepspeed",
+            about="Megatron-DeepSpeed",
+            norm_passes=40.4,
+            activation_passes=2.44,
+            loss_passes=11.7,
+            accumulated_bytes=9.07,
+            gradient_share=0.821,
+            runtime_bytes=4500000000.0,
+        ),
+        Framework(
+            name="fsdp",
+            about="PyTorch FSDP with kernels of PyTorch 2: torchtitan, fms-fsdp, KempnerForge",
+            norm_passes=14.4,
+            activation_passes=4.41,
+            loss_passes=12.9,
+            gradient_bytes=2.0,
+            accumulated_bytes=5.11,
+            gradient_share=0.436,
+            kept_norm_bytes=6.0,
+            kept_share=0.8,
+            logit_bytes=5.2,
+            runtime_bytes=4000000000.0,
+        ),
+        Framework(
+            name="foundry",
+            about="llm-foundry: FSDP, attention in Triton",
+            norm_passes=10.6,
+            activation_passes=2.6,
+            loss_passes=8.71,
+            attention="triton",
+            gradient_bytes=2.0,
+            accumulated_bytes=6.16,
+            gradient_share=0.259,
+            kept_norm_bytes=6.7,
+            kept_share=0.85,
+            logit_bytes=5.3,
+            runtime_bytes=3000000000.0,
+        ),
+        Framework(
+            name="nanotron",
+            about="nanotron",
+            norm_passes=7.28,
+            activation_passes=1.76,
+            loss_passes=10.3,
+            accumulated_bytes=5.9,
+            gradient_share=0.522,
+            by_tensor=True,
+            balanced=True,
+        ),
+        Framework(
+            name="internevo",
+            about="InternEvo",
+            norm_passes=20.2,
+            activation_passes=4.54,
+            loss_passes=12.6,
+            gradient_bytes=2.0,
+            accumulated_bytes=10.7,
+            gradient_share=0.633,
+        ),
+        Framework(
+            name="scaling",
+            about="Aleph Alpha's Scaling",
+            norm_passes=19.5,
+            activation_passes=2.59,
+            loss_passes=11.8,
+            accumulated_bytes=8.0,
+            gradient_share=0.105,
+            kept_gradient_bytes=2.0,
+            kept_norm_bytes=7.0,
+            kept_share=1.5,
+            logit_bytes=12.3,
+            runtime_bytes=5400000000.0,
+        ),
+        Framework(
+            name="scaling-unfused",
+            about="Aleph Alpha's Scaling with norms of PyTorch",
+            norm_passes=44.1,
+            activation_passes=2.25,
+            loss_passes=11.8,
+            accumulated_bytes=8.16,
+            gradient_share=0.112,
+            kept_gradient_bytes=1.1,
+            kept_norm_bytes=21.0,
+            kept_share=1.08,
+            score_bytes=7.7,
+            logit_bytes=22.0,
+            runtime_bytes=18000000000.0,
+        ),
+        Framework(
+            name="deepspeed-2021",
+            about="DeepSpeed when ZeRO-3 was new",
+            norm_passes=9.86,
+            activation_passes=2.48,
+            gradient_share=0.481,
+            by_tensor=True,
+            regathers=True,
+        ),
+    )
+}
+"""Profiles by name."""
+MEGATRON = FRAMEWORKS["megatron"]
+
+
+def framework_named(name: str) -> Framework:
+    """The profile of a name.
+
+    Raises:
+        InputError: If there is none.
+    """
+    if name not in FRAMEWORKS:
+        raise InputError(
+            f"expected a framework ({', '.join(FRAMEWORKS)}), found {name!r}: {suggestion(name, list(FRAMEWORKS))}."
+        )
+    return FRAMEWORKS[name]

@@ -1,0 +1,245 @@
+"""A cluster as a training job sees it: what its kernels, rings and sends take.
+
+Theory. A matrix product runs at a share of the peak that falls with what its last wave of tiles leaves idle, and with
+short inner dimensions; no faster than memory moves its operands. Attention runs at the share that its kernel reaches,
+whether scores stay on the chip or not. Passes over activations run at the rate of memory. Collectives are rings, inside
+a box or across boxes, where the groups of a box share its NICs.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass, replace
+from functools import cache
+
+from coppice.iteration.costs.crossing import crossing
+from coppice.iteration.costs.group import CollectiveCosts, RankGroup
+from coppice.iteration.devices import KERNELS, Calibration, Device
+from coppice.iteration.frameworks import MEGATRON, Framework
+from coppice.iteration.measured.table import DeviceTable
+
+_TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.6))
+"""Tiles of kernels for products: rows, columns, and the rate of full ones over that of the largest."""
+TILE_POWER = 0.857
+"""How strongly waves that are not full count: others finish their tiles faster meanwhile."""
+LAUNCH_SECONDS = 4.6e-6
+"""Seconds between the end of a kernel and the begin of the next."""
+_ALIGNED = 64  # columns of rows of 128 bytes, which tensor cores are loaded with
+MISALIGNED = 0.675
+MISALIGNED_HEAD = 0.46
+"""Share of their rate that products reach whose rows are not multiples of 128 bytes, and heads not of 16 bytes."""
+HALF_SEQ, HALF_WIDTH, _HALF_WIDTH_UNFUSED = 274.0, 12.4, 64.0
+"""Tokens of a sequence, and width of a head, with which attention reaches half of what long and wide ones reach."""
+BACKWARD_SHARE = 0.581
+"""Rate of the backward pass of attention over that of the forward pass."""
+SCORE_PASSES = {"softmax": 3.82, "eager": 9.72}
+"""Passes over scores that leave the chip, by what computes their softmax, mask and dropout."""
+
+
+@cache
+def tile_share(m: int, n: int, processors: int) -> float:
+    """Share of its rate that a product reaches whose result is cut into tiles, which processors take in waves.
+
+    Examples:
+        128 tiles of 256 x 128 fill 108 processors once, and 20 of them a second time:
+
+        >>> round(tile_share(2048, 2048, 64), 2), round(tile_share(4096, 1024, 108), 2)
+        (1.0, 0.54)
+        >>> tile_share(100, 100, 0)
+        1.0
+    """
+    if not processors:
+        return 1.0
+    best = 0.0
+    for rows, columns, rate in _TILES:
+        down, across = math.ceil(m / rows), math.ceil(n / columns)
+        waves = math.ceil(down * across / processors)
+        best = max(best, rate * m * n / (rows * columns * waves * processors))
+    return best
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cluster:
+    """Boxes of GPUs on a non-blocking network."""
+
+    device: Device  # The GPUs
+    nic_bytes_per_second: float  # What the NICs of a box send together, in one direction
+    calibration: Calibration  # What was measured on such GPUs
+    # How much faster than with 16 bits matrix products are in the precision of the job
+    precision: float = 1.0
+    # What such a GPU reached when it was measured, which takes the place of constants of the calibration
+    table: DeviceTable | None = None
+    shares_nics: bool = False  # A box has fewer NICs than GPUs
+    # What a GPU sends directly to GPUs outside of its group in a box, by ranks and stride of the group
+    apart: tuple[tuple[tuple[int, int], float], ...] = ()
+    # Where the times of collectives come from; None: rings by formula and calibration
+    costs: CollectiveCosts | None = None
+    framework: Framework = MEGATRON  # What the job is run with
+
+    @property
+    def calibrated(self) -> Cluster:
+        """The same cluster with closed-form collectives."""
+        return self if self.costs is None else replace(self, costs=None)
+
+    def product_seconds(
+        self, m: float, n: float, k: float, *, parts: float = 1, precision: float | None = None
+    ) -> float:
+        """Seconds of a product of m x k and k x n, or of several of that size.
+
+        A kernel deals tiles of the result over the processors of the GPU in waves, of which the last is rarely full; a
+        tile takes a while to fill and drain its pipeline. At least it moves its operands and its result.
+
+        Args:
+            parts: How many such products, one after the other.
+            precision: How much faster than with 16 bits; None: as the job has it.
+        """
+        narrow = self.precision if precision is None else precision
+        if self.table is not None:
+            return parts * 2 * m * n * k / (narrow * self.table.matrix_flops(m, n, k))
+        constants, device = self.calibration, self.device
+        share = constants.matrix_share * k / (k + constants.half_depth * math.sqrt(narrow))
+        share *= math.pow(tile_share(math.ceil(m), math.ceil(n), device.processors), TILE_POWER)
+        if narrow > 1:
+            share *= constants.narrow_share
+        if n % _ALIGNED or k % _ALIGNED:
+            share *= MISALIGNED
+        moved = 2 * (m * k + k * n + m * n)
+        return parts * (
+            max(2 * m * n * k / (device.flops * narrow * share), moved / self.memory_rate) + LAUNCH_SECONDS
+        )
+
+    def attention_seconds(
+        self,
+        flops: float,  # Operations of scores and context, none halved for masks
+        *,
+        sequences: float,
+        seq: float,
+        heads: float,  # Heads on this GPU
+        width: float,  # Of a head
+        causal: bool = True,
+        fused: bool = True,  # Scores stay on the chip
+        backward: bool = False,
+    ) -> float:
+        """Seconds of attention, whose kernels skip what is masked where scores stay on the chip."""
+        constants, framework, peak = self.calibration, self.framework, self.device.flops
+        passes, times = 0.0, 1 + backward
+        if not fused:
+            passes = SCORE_PASSES[framework.softmax] * 2 * sequences * heads * seq**2 / self.memory_rate
+            passes *= 1 + backward / 2
+        if self.table is not None:
+            measured = self.table.attention_flops(sequences, seq, heads, backward=backward)
+            if measured:
+                return times * (2 - (causal or not fused)) * flops / measured + passes
+        if not fused:
+            share = constants.unfused_share * width / (width + _HALF_WIDTH_UNFUSED)
+            share *= MISALIGNED_HEAD if width % 8 else 1.0
+            return times * flops / (peak * share) + passes
+        shares = constants.attention_share
+        share = shares.get(framework.attention, shares["flash-2"])
+        share *= seq / (seq + HALF_SEQ) * width / (width + HALF_WIDTH)
+        if backward:
+            # Five products instead of two: scores again, and gradients of values, of scores, of queries and of keys.
+            share *= BACKWARD_SHARE / 2.5
+        return flops / (1 + causal) / (peak * share)
+
+    @property
+    def host_seconds(self) -> float:
+        """CPU launch time of a pass over a layer."""
+        if self.table is not None and self.table.launch_seconds:
+            return KERNELS * self.table.launch_seconds
+        return self.framework.host_seconds
+
+    @property
+    def gradient_share(self) -> float:
+        """Share of the rate of NICs that sums of gradients reach."""
+        return self.framework.gradient_share or self.calibration.gradient_share
+
+    @property
+    def memory_rate(self) -> float:
+        """Memory bandwidth in bytes per second."""
+        if self.table is not None:
+            return self.table.memory_rate
+        return self.device.memory_bytes_per_second * self.calibration.memory_share
+
+    def near_rate(self, ranks: int, stride: int) -> float:
+        """Rate of a GPU to its neighbours in the box, in bytes per second."""
+        own = self.device.link_bytes_per_second - dict(self.apart).get((ranks, stride), 0.0)
+        return own * self.calibration.near_share
+
+    def ring_seconds(
+        self, size_bytes: float, ranks: int, stride: int, *, rounds: int = 2, share: float = 0.0
+    ) -> float:
+        """Time of concurrent ring all-gathers or reduce-scatters (1 round) or all-reduces (2 rounds).
+
+        All groups do so at once; those of a box share its NICs. Where GPUs share NICs, a group with some GPUs of a box
+        has one at most at each of them: its ring comes in there and leaves from the GPU of another, the way of which to
+        that NIC crosses the processors of the box, at half the rate.
+
+        Args:
+            size_bytes: Bytes of the whole buffer of a rank.
+            rounds: 1 or 2.
+            share: Share of the rate of NICs; 0: that of all communication but gradients.
+        """
+        if ranks == 1:
+            return 0.0
+        if self.costs is not None:
+            name = "all_reduce" if rounds == 2 else "all_gather"
+            return self.costs.cost(name, size_bytes, RankGroup(ranks, stride), gradients=share > 0).seconds
+        constants, hops = self.calibration, rounds * (ranks - 1)
+        moved = hops / ranks * size_bytes
+        inside = min(ranks, max(1, self.device.box // stride))
+        near = moved / self.near_rate(inside, stride)
+        groups = crossing(ranks, stride, self.device.box).groups
+        if not groups:
+            return constants.near_seconds + near
+        if self.shares_nics and 1 < inside < self.device.box:
+            groups *= 2
+        far = moved * groups / (self.nic_bytes_per_second * (share or constants.far_share))
+        waits = (constants.near_seconds if inside > 1 else 0.0) + constants.far_seconds * hops
+        return waits + max(near if inside > 1 else 0.0, far)
+
+    def sum_seconds(self, size_bytes: float, ranks: int, *, split: bool) -> float:
+        """Time of all-reduces in groups of adjacent ranks.
+
+        Args:
+            size_bytes: Bytes of the whole buffer of a rank.
+            split: By a reduce-scatter and an all-gather, as sequence parallelism does; rings take as long.
+        """
+        if self.costs is None or not split or ranks == 1:
+            return self.ring_seconds(size_bytes, ranks, 1)
+        names = ("reduce_scatter", "all_gather")
+        return sum(self.costs.cost(name, size_bytes, RankGroup(ranks, 1)).seconds for name in names)
+
+    def exchange_seconds(self, size_bytes: float, ranks: int, stride: int) -> float:
+        """Time of a balanced all-to-all.
+
+        All groups at a stride do so at once. What stays in a box crosses its links, the rest the NICs that its GPUs
+        share; both at the same time.
+
+        Args:
+            size_bytes: Bytes of the whole buffer of a rank.
+        """
+        if ranks == 1 or not size_bytes:
+            return 0.0
+        if self.costs is not None:
+            return self.costs.cost("all_to_all", size_bytes, RankGroup(ranks, stride)).seconds
+        constants = self.calibration
+        inside = min(ranks, max(1, self.device.box // stride))
+        near = size_bytes * (inside - 1) / ranks / self.near_rate(inside, stride)
+        out = crossing(ranks, stride, self.device.box)
+        if not out.groups:
+            return constants.near_seconds + near
+        far = size_bytes * out.exchanged / (self.nic_bytes_per_second * constants.far_share)
+        return constants.near_seconds + constants.far_seconds * out.outside + max(near, far)
+
+    def send_seconds(self, size_bytes: float, stride: int, ranks: int = 2) -> float:
+        """Time of concurrent sends of all ranks to their successors in strided groups."""
+        if self.costs is not None:
+            return self.costs.cost("send", size_bytes, RankGroup(ranks, stride)).seconds
+        constants = self.calibration
+        near = size_bytes / self.near_rate(2, stride) if stride < self.device.box else 0.0
+        sends = crossing(ranks, stride, self.device.box).sends
+        if not sends:
+            return constants.near_seconds + near
+        far = size_bytes * sends / (self.nic_bytes_per_second * constants.far_share)
+        return constants.near_seconds + constants.far_seconds + max(near, far)
