@@ -206,7 +206,7 @@ def inverse(order: NDArray[np.integer]) -> _Ints:
     return place
 
 
-def sorted_rows(*keys: _Ints) -> _Ints:
+def sorted_rows(*keys: _Ints | NDArray[np.bool_]) -> _Ints:
     """Rows in the order of the first column, those that are equal there in the order of the second, and so on.
 
     Rows that are equal everywhere keep their order. Columns that fit into 62 bits together are sorted as one number,

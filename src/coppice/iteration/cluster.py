@@ -44,8 +44,8 @@ def constants_borrowed(cluster: Cluster) -> str:
     """GPU whose fitted constants a cluster uses instead of its own; empty if they are its own.
 
     Examples:
-        >>> constants_borrowed(box_of("B200"))
-        'constants of B200 are those fitted to H100: none are fitted to it, so times of another chip may be far off'
+        >>> constants_borrowed(box_of("H200"))
+        'constants of H200 are those fitted to H100: none are fitted to it, so times of another chip may be far off'
         >>> constants_borrowed(box_of("H100"))
         ''
     """

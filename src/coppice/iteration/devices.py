@@ -71,7 +71,7 @@ class Calibration:
     near_share: float = 0.8  # Share of the rate of links in a box
     far_seconds: float = 5e-6  # What each hop around a ring takes by itself whose ranks are in several boxes
     far_share: float = 0.8  # Share of the rate of NICs
-    gradient_share: float = 0.5  # Share of the rate of NICs that is left to sums of gradients
+    gradient_share: float = 0.5  # Share of the rate of NICs that is left to gradient all-reduces
     # Share of their time by which passes take longer on 1,000 GPUs, of which one that stalls stops all; it grows with
     # the square root of their number
     stall_share: float = 0.03

@@ -36,7 +36,7 @@ class Framework:
         6.0  # Bytes moved for each weight to add the gradients of a micro-batch to a sum
     )
     gradient_share: float | None = (
-        None  # Share of the NICs' rate that sums of gradients reach; None: the GPU's
+        None  # Share of the NICs' rate that gradient all-reduces reach; None: the GPU's
     )
     step_seconds: float = 5e-3  # Host time of an optimizer step
     kept_gradient_bytes: float = (

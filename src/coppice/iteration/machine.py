@@ -41,10 +41,10 @@ def tile_share(m: int, n: int, processors: int) -> float:
     """Share of its rate that a product reaches whose result is cut into tiles, which processors take in waves.
 
     Examples:
-        128 tiles of 256 x 128 fill 108 processors once, and 20 of them a second time:
+        128 tiles of 256 x 128 would fill 108 processors once, and 20 of them a second time, so that smaller ones win:
 
         >>> round(tile_share(2048, 2048, 64), 2), round(tile_share(4096, 1024, 108), 2)
-        (1.0, 0.54)
+        (1.0, 0.76)
         >>> tile_share(100, 100, 0)
         1.0
     """
@@ -151,7 +151,7 @@ class Cluster:
 
     @property
     def gradient_share(self) -> float:
-        """Share of the rate of NICs that sums of gradients reach."""
+        """Share of the rate of NICs that gradient all-reduces reach."""
         return self.framework.gradient_share or self.calibration.gradient_share
 
     @property

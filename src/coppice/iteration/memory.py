@@ -49,7 +49,7 @@ def memory_of(model: Transformer | LayeredModel, layout: Layout, framework: Fram
         >>> gpt = Transformer(layers=96, hidden=12288, heads=96, ffn=49152, seq=2048, vocab=51200)
         >>> held = memory_of(gpt, Layout())
         >>> round(held.parameters / 1e9), round((held.gradients + held.optimizer) / 1e9)
-        (349, 2794)
+        (349, 2793)
     """
     if isinstance(model, LayeredModel):
         return _memory_of_layers(model, layout)

@@ -75,7 +75,7 @@ class OrderedPlan:
             ...     ),
             ...     channels={"device": Channel(), "network": Channel(units_per_second=2.0)},
             ... )
-            >>> found = OrderedPlan.of(graph, WholePlan(choices={"sums": OperationChoice(pieces=2)}))
+            >>> found = OrderedPlan.of(graph, WholePlan(choices={"a": OperationChoice(pieces=2)}))
             >>> found.names()
             ['layer 0.0', 'layer 1.0', 'sums 0.0', 'sums 1.0']
             >>> OrderedPlan.of(graph, found.plan, sequence=(0, 3, 4, 5, 1, 2))
