@@ -32,25 +32,20 @@ class Framework:
     softmax: str = "softmax"  # What computes over scores that leave the chip (:data:`SOFTMAX`)
     host_seconds: float = 1e-4  # What a pass over a layer takes at least: the host has to launch its kernels
     gradient_bytes: float = 4.0  # Bytes of an element of the gradients that replicas sum
-    accumulated_bytes: float = (
-        6.0  # Bytes moved for each weight to add the gradients of a micro-batch to a sum
-    )
-    gradient_share: float | None = (
-        None  # Share of the NICs' rate that gradient all-reduces reach; None: the GPU's
-    )
+    # Bytes moved for each weight to add the gradients of a micro-batch to a sum
+    accumulated_bytes: float = 6.0
+    # Share of the NICs' rate that gradient all-reduces reach; None: the GPU's
+    gradient_share: float | None = None
     step_seconds: float = 5e-3  # Host time of an optimizer step
-    kept_gradient_bytes: float = (
-        4.0  # Bytes kept of the gradient of a weight, sums over micro-batches included
-    )
-    kept_norm_bytes: float = (
-        10.0  # Bytes kept of a value of a layer's activations for norms, residuals and dropout
-    )
+    # Bytes kept of the gradient of a weight, sums over micro-batches included
+    kept_gradient_bytes: float = 4.0
+    # Bytes kept of a value of a layer's activations for norms, residuals and dropout
+    kept_norm_bytes: float = 10.0
     kept_share: float = 1.0  # What is kept of operands of products, over what they are in 16 bits
     score_bytes: float = 5.0  # Bytes kept of a score of attention that leaves the chip
     logit_bytes: float = 10.0  # Bytes of a score of a word: 16 and 32 bits, its softmax and gradient
-    runtime_bytes: float = (
-        5e9  # Context of the GPU, buffers of collectives, workspaces, and waste of the allocator
-    )
+    # Context of the GPU, buffers of collectives, workspaces, and waste of the allocator
+    runtime_bytes: float = 5e9
     # What ZeRO scatters and gathers goes tensor by tensor instead of in large buckets
     by_tensor: bool = False
     # Stages get layers so that the slowest is quickest, the head counted; otherwise as many each

@@ -208,7 +208,7 @@ def estimate(
         print_json(
             {
                 "iteration_seconds": found.seconds,
-                "published_range": None if published is None else _range_record(published, found.seconds),
+                "expected_range": None if published is None else _range_record(published, found.seconds),
                 "mfu": found.mfu,
                 "samples_per_second": samples,
                 "tokens_per_second": samples * chosen.seq if isinstance(chosen, Transformer) else None,
@@ -243,7 +243,7 @@ def estimate(
             ("of it (GB)", kept),
         ]
         if published is not None:
-            fields.insert(1, ("published", _range_text(published, found.seconds)))
+            fields.insert(1, ("range", _range_text(published, found.seconds)))
         if costs != CALIBRATED:
             assumed = f"simulated with model {model_of(asked.run.model).name}"
             fields.insert(3, ("collectives", f"{costs}, all groups at once, {assumed}"))
@@ -259,7 +259,8 @@ def estimate(
 def _range_text(published: EstimateRange, seconds: float) -> str:
     """The range of published runs in words."""
     low, high = (seconds_text(each) for each in published.of(seconds))
-    return f"{low} to {high}: 80% of {published.runs} published runs fell in such a range ({published.like})"
+    runs = f"{published.runs} published ones ({published.like})"
+    return f"{low} to {high}: 80% of such runs are expected there, by {runs}"
 
 
 def _range_record(published: EstimateRange, seconds: float) -> dict[str, Any]:
