@@ -14,9 +14,9 @@ ROOM = Path(coppice.program.__file__).parent
 @pytest.mark.parametrize(
     ("files", "strangers"),
     [
-        ("*.py", ("one_sided", "two_sided")),
-        ("one_sided/*.py", ("two_sided",)),
-        ("two_sided/*.py", ("one_sided",)),
+        ("*.py", ("dialects",)),
+        ("dialects/puts/*.py", ("dialects.thread_blocks",)),
+        ("dialects/thread_blocks/*.py", ("dialects.puts",)),
     ],
 )
 def test_machine_models_stay_apart(files: str, strangers: tuple[str, ...]) -> None:

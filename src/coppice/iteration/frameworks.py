@@ -74,6 +74,7 @@ FRAMEWORKS = {
             attention="cudnn",
             accumulated_bytes=7.51,
             gradient_share=0.785,
+            kept_gradient_bytes=3.0,
             kept_norm_bytes=5.0,
             kept_share=0.6,
             logit_bytes=5.5,
@@ -96,6 +97,7 @@ FRAMEWORKS = {
             loss_passes=11.7,
             accumulated_bytes=9.07,
             gradient_share=0.821,
+            kept_gradient_bytes=2.0,
             runtime_bytes=4500000000.0,
         ),
         Framework(

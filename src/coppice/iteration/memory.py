@@ -46,8 +46,9 @@ def memory_of(model: Transformer | LayeredModel, layout: Layout, framework: Fram
         GPT-3 without any sharing of states takes 18 bytes for each of its 175 billion parameters where gradients are
         summed in 32 bits:
 
+        >>> from coppice.iteration.frameworks import FRAMEWORKS
         >>> gpt = Transformer(layers=96, hidden=12288, heads=96, ffn=49152, seq=2048, vocab=51200)
-        >>> held = memory_of(gpt, Layout())
+        >>> held = memory_of(gpt, Layout(), FRAMEWORKS["megatron-2021"])
         >>> round(held.parameters / 1e9), round((held.gradients + held.optimizer) / 1e9)
         (349, 2793)
     """

@@ -77,7 +77,7 @@ class FoundLayout:
         """Largest cost apart from its layers, as text."""
         found = self.estimate
         costs = {
-            "tensor parallelism": found.tensor,
+            "tp exchanges": found.tensor,
             "bubble": found.bubble,
             "gradients": found.gradients,
             "head": found.head,
@@ -116,7 +116,7 @@ class SimulatedLayout:
 
 
 _COSTS = {
-    "tensor": "tensor parallelism",
+    "tensor": "tp exchanges",
     "bubble": "bubble",
     "gradients": "gradients",
     "head": "head",

@@ -74,9 +74,9 @@ _NAMES = {
     "engines.torch.engine": ("TorchEngine",),
     "errors": ("Mismatch", "PeerLost", "RunError", "TimedOut"),
     "probe.network": ("Probed", "probe_network"),
-    "programs.check": ("check_programs",),
-    "programs.lower": ("lower_for_run",),
-    "programs.rank_program": ("RankProgram",),
+    "..program.dialects.rank.verify": ("check_programs",),
+    "..program.dialects.rank.lower": ("lower_for_run",),
+    "..program.dialects.rank.program": ("RankProgram",),
 }
 _MODULES = {name: module for module, names in _NAMES.items() for name in names}
 
@@ -87,4 +87,5 @@ def __getattr__(name: str) -> Any:
         return import_module(f"{__name__}.bench")
     if name not in _MODULES:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_MODULES[name]}"), name)
+    module = _MODULES[name]
+    return getattr(import_module(module if module.startswith(".") else f".{module}", __name__), name)
