@@ -270,7 +270,7 @@ def test_the_search(run: Run) -> None:
     shown = run(*words, "--top", "3").out.splitlines()
     assert shown[0].startswith("gpt-7.5b on 16 GPUs of 2 x dgx-a100")
     assert len(shown) == 5
-    assert all(len(line) <= 82 for line in shown)
+    assert all(len(line) <= 80 for line in shown)
     found = run(*words, "--json").json
     assert found["fitting"] + found["too_large"] == found["tried"]
     assert len(found["layouts"]) == 10

@@ -1,15 +1,8 @@
 """Closed-form iteration time of a transformer on boxes of GPUs, by component.
 
-Theory. A micro-batch takes each layer the time of its matrix products (at the share of the peak that the size of
-their results allows), of attention, and of passes over activations at the rate of memory; at least what the host needs
-to launch them. The backward pass takes twice as long, and what is recomputed once more. Tensor parallelism sums the
-activations of a layer over its ranks four times, six times where all is recomputed: rings, inside a box or across
-boxes, where the groups of a box share its NICs. Stages send each other shares of activations, which ranks of a
-tensor-parallel group gather where they do not keep shares. In a pipeline of p devices with v chunks each the slowest
-stage, which is the last one with the head if all have as many layers, runs all m micro-batches, and the others fill and
-drain it in 1 / v of their time. Replicas sum their gradients at the end; ZeRO-3 gathers parameters and scatters
-gradients for each layer of each micro-batch. A GPU that stalls stops all of them, so that passes take longer the more
-GPUs there are.
+Theory. Layers, sends and messages take what :mod:`coppice.iteration.layer_work` says. In a pipeline of p devices with v
+chunks each the slowest stage, which is the last one with the head if all have as many layers, runs all m micro-batches,
+and the others fill and drain it in 1 / v of their time. Replicas sum their gradients at the end.
 
 Not modelled: sums that run beside computation (of gradients beside the last backward pass, of ZeRO-3, of sequence
 parallelism), trouble of allocators.
