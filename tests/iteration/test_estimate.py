@@ -384,6 +384,6 @@ def test_the_best_are_simulated() -> None:
     assert times == sorted(times)
     assert len(times) == 8
     for each in best:
-        assert each.seconds == pytest.approx(each.found.estimate.seconds, rel=0.1)
+        assert each.seconds == pytest.approx(each.found.estimate.seconds, rel=0.03)
         assert sum(each.parts.values()) == pytest.approx(each.seconds)
         assert each.why.endswith("%")

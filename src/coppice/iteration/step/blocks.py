@@ -267,7 +267,9 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
         gradient_bytes=cluster.framework.gradient_bytes,
         send=_send(model, layout, cluster) if stages > 1 else None,
         optimizer=tuple(
-            cluster.framework.step_seconds + OPTIMIZER_BYTES * each / cluster.memory_rate for each in own
+            # The host steps once for all chunks of a device.
+            cluster.framework.step_seconds / layout.chunks + OPTIMIZER_BYTES * each / cluster.memory_rate
+            for each in own
         ),
         shares_optimizer=layout.shard is not Shard.NONE,
         between_replicas=between_replicas if replicas > 1 else None,
