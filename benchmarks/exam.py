@@ -22,7 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from exam_boxes import read
-from exam_fit import fit, seconds_with, started
+from exam_fit import fit, seconds_with
 from exam_published import Run, errors_of, figures_of, read_rows, runs_of
 from exam_rows import Predicted, Row, predict, run_of
 from tables import Table, replace_generated
@@ -159,7 +159,7 @@ def halves(folder: Path, seed: int) -> Table:
         parts[(run.row["source"], run.row["group"]) in first].append(run)
     errors: dict[str, list[float]] = {}
     for fitted, scored in (parts, parts[::-1]):
-        constants, _ = fit(fitted, started(), report=lambda words: print(words, flush=True))
+        constants, _ = fit(fitted, report=lambda words: print(words, flush=True))
         for run in scored:
             took = min(seconds_with(job, constants) for job in run.fitting)
             errors.setdefault(run.row["source"], []).append(took / (run.measured or 1.0) - 1)
@@ -224,7 +224,7 @@ def main() -> None:
     if options.folder is None:
         parser.error("give --folder or --rows")
     if options.fit:
-        constants, _ = fit(runs_to_fit(options.folder), started())
+        constants, _ = fit(runs_to_fit(options.folder))
         print(json.dumps({name: float(f"{value:.4g}") for name, value in constants.items()}, indent=1))
         return
     if options.halves:

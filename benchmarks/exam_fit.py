@@ -54,14 +54,71 @@ FITTED_FRAMEWORK = (
 )
 FITTED_MODULES = {
     machine: ("TILE_POWER", "MISALIGNED", "MISALIGNED_HEAD", "HALF_SEQ", "HALF_WIDTH", "BACKWARD_SHARE"),
-    layer_work: ("ROUTED_PASSES", "IMBALANCE", "CAST_PASSES"),
+    layer_work: ("ROUTED_PASSES", "CAST_PASSES"),
 }
 
 Constants = dict[str, float]
 
 
+USUAL = {
+    "A100-80G.matrix_share": 0.85,
+    "A100-80G.half_depth": 166.0,
+    "A100-80G.attention.flash-1": 0.3,
+    "A100-80G.attention.flash-2": 0.7,
+    "A100-80G.attention.triton": 0.5,
+    "A100-80G.attention.cudnn": 0.7,
+    "A100-80G.near_share": 0.7,
+    "A100-80G.far_share": 0.85,
+    "H100.matrix_share": 0.7,
+    "H100.half_depth": 470.0,
+    "H100.attention.flash-1": 0.2,
+    "H100.attention.flash-2": 0.35,
+    "H100.attention.triton": 0.3,
+    "H100.attention.cudnn": 0.6,
+    "H100.unfused_share": 0.5,
+    "H100.far_share": 0.7,
+    "B200.matrix_share": 0.78,
+    "B200.half_depth": 800.0,
+    "B200.attention.flash-1": 0.15,
+    "B200.attention.flash-2": 0.3,
+    "B200.attention.triton": 0.2,
+    "B200.attention.cudnn": 0.4,
+    "B200.unfused_share": 0.5,
+    "B200.far_share": 0.6,
+    "megatron-2021.norm_passes": 5.0,
+    "deepspeed.norm_passes": 18.0,
+    "scaling.norm_passes": 16.0,
+    "scaling.gradient_share": 0.1,
+    "scaling-unfused.norm_passes": 22.0,
+    "scaling-unfused.gradient_share": 0.1,
+    "module.TILE_POWER": 1.0,
+    "module.MISALIGNED": 0.7,
+    "module.MISALIGNED_HEAD": 0.5,
+    "module.HALF_SEQ": 276.0,
+    "module.HALF_WIDTH": 14.0,
+    "module.BACKWARD_SHARE": 0.6,
+    "module.ROUTED_PASSES": 8.0,
+    "module.CAST_PASSES": 3.0,
+    "module.softmax_passes": 6.0,
+    "module.eager_passes": 11.0,
+}
+"""Constants by what data sheets, source code and publications of kernels say, near which the fitted ones stay; those
+of no row are the defaults of :class:`Calibration` and :class:`Framework`."""
+
+
+def usual() -> Constants:
+    """What every constant is near, by its name."""
+    calibration, framework = Calibration(), Framework(name="")
+    found = dict(started())
+    for name in found:
+        what = name.split(".")[-1]
+        default = getattr(calibration, what, None) or getattr(framework, what, None)
+        found[name] = USUAL.get(name, default or (0.5 if what == "gradient_share" else found[name]))
+    return found
+
+
 def started() -> Constants:
-    """Every constant that is fitted, by a name that says where it is."""
+    """Every constant that is fitted as it is in the source, by a name that says where it is."""
     found: Constants = {}
     for gpu, calibration in CALIBRATIONS.items():
         if gpu == "V100":
@@ -125,7 +182,7 @@ def affects(name: str, job: TrainingJob) -> bool:
         return what != "unfused_share" or not job.layout.fused_attention
     if what in ("softmax_passes", "eager_passes"):
         return not job.layout.fused_attention and what.startswith(framework.softmax)
-    if what in ("ROUTED_PASSES", "IMBALANCE"):
+    if what == "ROUTED_PASSES":
         return bool(getattr(job.model, "experts", 0))
     if what == "CAST_PASSES":
         return job.cluster.precision > 1
@@ -151,15 +208,16 @@ def seconds_with(job: TrainingJob, constants: Mapping[str, float]) -> float:
 
 def fit(
     runs: Sequence[Run],
-    start: Constants,
     *,
     rounds: int = 6,
-    begin: Constants | None = None,  # Where to begin; None: at the start
+    begin: Constants | None = None,  # Where to begin; None: at what the source has
     report: Callable[[str], None] = print,
 ) -> tuple[Constants, list[float]]:
     """Constants with which the runs are met best, and the seconds of each with them (Levenberg-Marquardt)."""
+    start = begin or started()
+    near = usual()
     names = [name for name in start if any(affects(name, job) for run in runs for job in run.fitting)]
-    middle = np.log([start[name] for name in names])
+    middle = np.log([near[name] for name in names])
     widths = np.asarray([WIDTHS.get(name.split(".")[-1], WIDTH) for name in names])
     most = np.log([MOST.get(name.split(".")[-1], math.inf) for name in names])
     counts = Counter(run.row["source"] for run in runs)
@@ -185,7 +243,7 @@ def fit(
             (weights * 2 * (np.sqrt(1 + errors**2) - 1)).sum() + (((logs - middle) / widths) ** 2).sum()
         )
 
-    logs = middle.copy() if begin is None else np.log([begin[name] for name in names])
+    logs = np.log([start[name] for name in names])
     seconds, jobs = times(logs)
     least, damping, step = cost(seconds, logs), 1e-2, 0.02
     report(f"start {least:.1f} {summary(runs, seconds)}")

@@ -15,7 +15,8 @@ from coppice.iteration.cluster import CONSTANTS
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import estimate
 from coppice.iteration.frameworks import FRAMEWORKS, MEGATRON, Framework
-from coppice.iteration.job.job import KindOfBox, Machines, RunTable, TrainingJob
+from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob
+from coppice.iteration.job.tables import RunTable
 from coppice.iteration.layer_work import products_seconds
 from coppice.iteration.machine import Cluster
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer

@@ -26,7 +26,8 @@ from coppice.options.shared import (
 from coppice.text import suggestion
 
 if TYPE_CHECKING:
-    from coppice.iteration.job.job import JobRecord, TrainingJob
+    from coppice.iteration.job.job import TrainingJob
+    from coppice.iteration.job.tables import JobRecord
     from coppice.iteration.layers import LayerWorkload
 
 _DEGREES = {"tp": "tp", "pp": "pp", "dp": "dp", "cp": "cp", "ep": "ep", "vp": "chunks"}
@@ -114,7 +115,7 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
             InputError: If the file cannot be read, or nothing says which cluster.
         """
         from coppice.iteration.job.file import read_job_record, with_values
-        from coppice.iteration.job.job import JobRecord, ModelTable
+        from coppice.iteration.job.tables import JobRecord, ModelTable
 
         folder = None
         layout: dict[str, Any] = dict(parse_degrees(self.parallel))

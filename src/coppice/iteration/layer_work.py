@@ -23,8 +23,6 @@ OPTIMIZER_BYTES = 34
 _COPIES = 4  # passes over what is gathered into a list of parts and put together from them
 ROUTED_PASSES = 11.1
 """Passes over tokens that go to experts: permutation there and back, and their weighted sum."""
-IMBALANCE = 0.987
-"""Tokens of the fullest rank of experts over those of all, on average."""
 CAST_PASSES = 3.48
 """Passes over operands of 8 bits or fewer: their largest value, scaling, and the transposed copy."""
 
@@ -149,7 +147,7 @@ def _routed_seconds(model: Transformer, layout: Layout, cluster: Cluster, tokens
     width, parts = (model.expert_ffn or model.ffn) / layout.tensor, model.experts / layout.expert
     up = cluster.product_seconds(rows, (model.mlp_matrices - 1) * width, model.hidden, parts=parts)
     down = cluster.product_seconds(rows, model.hidden, width, parts=parts)
-    return IMBALANCE * (up + down)
+    return up + down
 
 
 def tensors_of(model: Transformer) -> int:

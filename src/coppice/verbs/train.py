@@ -15,7 +15,8 @@ if TYPE_CHECKING:
     from coppice.iteration.composing.advice import Advice
     from coppice.iteration.composing.compared import ComparedPolicies
     from coppice.iteration.composing.tuned import TunedPolicy
-    from coppice.iteration.job.job import JobRecord, Machines, TrainingJob
+    from coppice.iteration.job.job import Machines, TrainingJob
+    from coppice.iteration.job.tables import JobRecord
     from coppice.iteration.job.what_if import WhatIf
     from coppice.iteration.search import LayoutSearch, SimulatedLayout
 

@@ -30,7 +30,8 @@ def job(
     import msgspec
 
     from coppice.iteration.job.file import read_job_record
-    from coppice.iteration.job.job import JobRecord, job_of
+    from coppice.iteration.job.job import job_of
+    from coppice.iteration.job.tables import JobRecord
     from coppice.iteration.transformer import Transformer
 
     if schema:

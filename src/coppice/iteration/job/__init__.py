@@ -1,6 +1,6 @@
 """Training jobs: model, machines, layout and run options, from one TOML file; estimates and what-if variants.
 
-``job`` has the tables of the file and the job that is made of them, ``file`` reads it, ``paced`` simulates it,
+``tables`` has the tables of the file, ``job`` the job that is made of them, ``file`` reads it, ``paced`` simulates it,
 ``what_if`` changes it.
 """
 

@@ -13,7 +13,8 @@ import msgspec
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_text
-from coppice.iteration.job.job import JobRecord, TrainingJob, job_of
+from coppice.iteration.job.job import TrainingJob, job_of
+from coppice.iteration.job.tables import JobRecord
 from coppice.text import suggestion
 
 _PLACE = re.compile(r"^(?P<words>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)

@@ -1,24 +1,20 @@
-"""Tables and keys of a job file, and the training job built from them.
-
-A key that is left out is None in its table, so that what is asked for elsewhere (options of a command) can be told
-apart.
-"""
+"""The training job that is built from the tables of a job file, whose layout divides its model and its cluster."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, fields, replace
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Any
 
 import msgspec
 import numpy as np
-from msgspec import Meta
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.costs.named import CALIBRATED, with_collectives
 from coppice.iteration.frameworks import ATTENTION, SOFTMAX, Framework, framework_named
+from coppice.iteration.job.tables import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
 from coppice.iteration.machine import Cluster
 from coppice.iteration.measured.table import DeviceTable, read_device_table
 from coppice.iteration.models import MODELS
@@ -29,160 +25,6 @@ from coppice.simulation.models import model_of as time_model_of
 from coppice.text import suggestion
 from coppice.topology.load import load
 from coppice.topology.model import Topology
-
-_MOST = 10**9  # more is a slip of the pen, and takes for ever to count through
-_Count = Annotated[int, Meta(ge=1, le=_MOST)]
-_Size = Annotated[int, Meta(ge=0, le=_MOST)]
-_Layers = Annotated[int, Meta(ge=1, le=100_000)]
-
-
-class ModelTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A model: its name, its dimensions, or a name with some dimensions changed."""
-
-    name: Annotated[str, Meta(description="name of a model")] | None = None
-    layers: Annotated[_Layers, Meta(description="number of layers")] | None = None
-    hidden: Annotated[_Count, Meta(description="width of the model")] | None = None
-    heads: Annotated[_Count, Meta(description="heads of attention")] | None = None
-    kv_heads: Annotated[_Size, Meta(description="heads of keys and values; 0: as many as heads")] | None = (
-        None
-    )
-    head_width: Annotated[_Size, Meta(description="width of a head; 0: hidden / heads")] | None = None
-    ffn: Annotated[_Count, Meta(description="width of the MLP")] | None = None
-    gated: Annotated[bool, Meta(description="the MLP is gated: three matrices instead of two")] | None = None
-    seq: Annotated[_Count, Meta(description="tokens of a sequence")] | None = None
-    vocab: Annotated[_Count, Meta(description="words of the vocabulary")] | None = None
-    tied: Annotated[bool, Meta(description="the output layer has the weights of the embedding")] | None = None
-    causal: Annotated[bool, Meta(description="a token sees only those before it")] | None = None
-    biases: Annotated[bool, Meta(description="matrices have biases")] | None = None
-    experts: Annotated[_Size, Meta(description="experts of a mixture; 0: none")] | None = None
-    experts_per_token: Annotated[_Count, Meta(description="experts that a token passes (top-k)")] | None = (
-        None
-    )
-    expert_ffn: Annotated[_Size, Meta(description="width of an expert; 0: ffn")] | None = None
-    shared_ffn: Annotated[_Size, Meta(description="width of experts that every token passes")] | None = None
-    expert_every: Annotated[_Count, Meta(description="every so many layers are mixtures")] | None = None
-    first_dense: Annotated[_Size, Meta(description="layers at the start without experts")] | None = None
-    capacity_factor: (
-        Annotated[
-            float, Meta(ge=0, le=1e6, description="slots of experts over tokens sent to them; 0: as many")
-        ]
-        | None
-    ) = None
-
-
-class BoxesTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Boxes of one kind in a cluster of several."""
-
-    topology: Annotated[str, Meta(description="preset or topology file of these boxes")]
-    boxes: Annotated[_Count, Meta(description="how many")]
-    device: Annotated[str, Meta(description="their GPUs, or a device file")] | None = None
-
-
-class ClusterTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Boxes of GPUs and their network."""
-
-    topology: Annotated[str, Meta(description="preset or topology file")] | None = None
-    boxes: Annotated[_Count, Meta(description="boxes of a preset")] | None = None
-    rates: Annotated[Literal["nominal", "measured"], Meta(description="rates of a preset")] | None = None
-    settings: (
-        Annotated[dict[str, str | int | float | bool], Meta(description="parameters of a preset")] | None
-    ) = None
-    device: Annotated[str, Meta(description="GPU, or a device file (.json)")] | None = None
-    mixed: (
-        Annotated[list[BoxesTable], Meta(description="boxes of several kinds, instead of topology")] | None
-    ) = None
-
-
-class LayoutTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Parallel degrees of the job."""
-
-    tp: Annotated[_Count, Meta(description="tensor parallelism")] | None = None
-    pp: Annotated[_Count, Meta(description="pipeline: stages in a row")] | None = None
-    dp: Annotated[_Count, Meta(description="replicas; left out: what the other degrees leave")] | None = None
-    cp: Annotated[_Count, Meta(description="ranks that shard the tokens of a sequence")] | None = None
-    ep: Annotated[_Count, Meta(description="ranks, out of dp x cp, that shard experts")] | None = None
-    chunks: Annotated[_Count, Meta(description="chunks of the model on each device of a pipeline")] | None = (
-        None
-    )
-    micro_batch: Annotated[_Count, Meta(description="samples of a micro-batch")] | None = None
-    global_batch: Annotated[_Count, Meta(description="samples of an iteration, over all replicas")] | None = (
-        None
-    )
-    recompute: (
-        Annotated[Literal["none", "selective", "full"], Meta(description="what is computed again")] | None
-    ) = None
-    shard: (
-        Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], Meta(description="what replicas shard")]
-        | None
-    ) = None
-    sequence_parallel: (
-        Annotated[bool, Meta(description="tensor parallelism shards norms along the sequence")] | None
-    ) = None
-    fused_attention: Annotated[bool, Meta(description="scores of attention stay on the chip")] | None = None
-
-
-class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """Run options."""
-
-    order: Annotated[str, Meta(description="order of the pipeline")] | None = None
-    overlap: (
-        Annotated[str, Meta(description="what runs beside computation: none, fsdp, megatron; ddp of nets")]
-        | None
-    ) = None
-    inside: (
-        Annotated[str, Meta(description="policies inside layers, joined by +, such as decomposition+lynx")]
-        | None
-    ) = None
-    policy: (
-        Annotated[
-            str, Meta(description="policies that are composed, joined by +, such as dear+breadth-first")
-        ]
-        | None
-    ) = None
-    settings: (
-        Annotated[dict[str, str | int | float | bool], Meta(description="options of the policies")] | None
-    ) = None
-    collectives: (
-        Annotated[
-            str,
-            Meta(description="what collectives cost: calibrated, nccl, forest, or an algorithm such as ring"),
-        ]
-        | None
-    ) = None
-    model: (
-        Annotated[
-            str, Meta(description="what messages of simulated collectives cost: a model of time, or its file")
-        ]
-        | None
-    ) = None
-    framework: (
-        Annotated[
-            str,
-            Meta(description="what runs it: megatron, fsdp, deepspeed, foundry, nanotron or another profile"),
-        ]
-        | None
-    ) = None
-    attention: (
-        Annotated[
-            str,
-            Meta(description="kernel of attention: auto, softmax, eager, flash-1, flash-2, triton or cudnn"),
-        ]
-        | None
-    ) = None
-    precision: (
-        Annotated[float, Meta(gt=0, le=1000, description="how much faster products are than with 16 bits")]
-        | None
-    ) = None
-
-
-class JobRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
-    """A job file."""
-
-    model: ModelTable = msgspec.field(default_factory=ModelTable)
-    cluster: ClusterTable = msgspec.field(default_factory=ClusterTable)
-    layout: LayoutTable = msgspec.field(default_factory=LayoutTable)
-    run: RunTable = msgspec.field(default_factory=RunTable)
-
 
 _MOST_PASSES = 500_000
 """Each is a few tasks of a simulation: so many take seconds and less than a gigabyte."""
