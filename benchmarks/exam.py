@@ -174,9 +174,9 @@ def halves(folder: Path, seed: int) -> Table:
     return result
 
 
-def published_table(folder: Path) -> Table:
+def published_table(runs: Sequence[Run]) -> Table:
     """Published runs by source."""
-    found = figures_of(list(runs_of(read_rows(folder / PUBLISHED), folder)))
+    found = figures_of(runs)
     result = Table(
         title="Published runs",
         header=("source", "runs", "mean", "median", "bias", "within 10%", "within 25%"),
@@ -232,27 +232,35 @@ def main() -> None:
         return
     made, everything = table(options.folder)
     print(made.text())
-    pages = made.markdown()
+    pages, published = made.markdown(), []
     if (options.folder / PUBLISHED).exists():
-        published = published_table(options.folder)
-        print(published.text())
-        pages += f"\n{published.markdown()}"
+        published = list(runs_of(read_rows(options.folder / PUBLISHED), options.folder))
+        sources = published_table(published)
+        print(sources.text())
+        pages += f"\n{sources.markdown()}"
     if options.write:
         replace_generated(PAGE, "exam.py", pages)
-        scatter(everything)
+        scatter(everything, published)
 
 
-def scatter(everything: Mapping[str, Sequence[Predicted]]) -> None:
+def scatter(everything: Mapping[str, Sequence[Predicted]], published: Sequence[Run]) -> None:
     """The picture: predicted against measured iterations."""
     import matplotlib as mpl
 
     mpl.use("Agg")
     from matplotlib import pyplot as plt
 
-    figure, axes = plt.subplots(figsize=(6, 5.5))
+    figure, axes = plt.subplots(figsize=(7.5, 7))
     for name in ("vtrain_multi", "selene", "megatron_sc21", "megatron_sc21, ZeRO-3", "nanotron_h100"):
         found = [each for each in everything.get(name, ()) if not each.why]
         axes.scatter([e.measured for e in found], [e.predicted for e in found], s=18, label=name, alpha=0.8)
+    frameworks: dict[str, list[tuple[float, float]]] = {}
+    for run in published:
+        if run.measured and not run.refused:
+            points = frameworks.setdefault(run.fitting[0].cluster.framework.name, [])
+            points.append((run.measured, run.predicted()))
+    for name, points in frameworks.items():
+        axes.scatter(*zip(*points, strict=True), s=8, marker="^", label=f"{name}, published", alpha=0.6)
     low, high = 0.1, 400.0
     axes.plot([low, high], [low, high], color="black", linewidth=0.8)
     axes.fill_between(

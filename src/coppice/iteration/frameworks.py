@@ -202,6 +202,6 @@ def framework_named(name: str) -> Framework:
     """
     if name not in FRAMEWORKS:
         raise InputError(
-            f"expected a framework ({', '.join(FRAMEWORKS)}), found {name!r}: {suggestion(name, list(FRAMEWORKS))}."
+            f"expected a framework ({', '.join(FRAMEWORKS)}), found {name!r}: {suggestion(name, list(FRAMEWORKS))}"
         )
     return FRAMEWORKS[name]

@@ -64,7 +64,7 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
     sequence_parallel: Annotated[
         bool | None,
         option(
-            "Share out norms along the sequence [default: they are].",
+            "Shard norms along the sequence [default: they are].",
             "--sequence-parallel/--no-sequence-parallel",
         ),
     ] = None

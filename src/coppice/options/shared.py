@@ -249,7 +249,7 @@ AttentionOption = Annotated[
 FrameworkOption = Annotated[
     str | None,
     option(
-        f"Framework that runs it: {', '.join(FRAMEWORKS)} [default: megatron; fsdp where replicas share out "
+        f"Framework that runs it: {', '.join(FRAMEWORKS)} [default: megatron; fsdp where replicas shard "
         "parameters].",
         metavar="NAME",
     ),

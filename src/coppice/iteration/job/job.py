@@ -233,9 +233,10 @@ def profile_of(run: RunTable, layout: Layout) -> tuple[Framework, bool]:
         return replace(framework, softmax=run.attention), False
     if run.attention in ATTENTION:
         return replace(framework, attention=run.attention), True
+    kernels = ["auto", *SOFTMAX, *ATTENTION]
     raise InputError(
-        f"`run.attention`: expected a kernel of attention (auto, {', '.join([*SOFTMAX, *ATTENTION])}), found "
-        f"{run.attention!r}."
+        f"`run.attention`: expected a kernel of attention ({', '.join(kernels)}), found {run.attention!r}: "
+        f"{suggestion(run.attention, kernels)}"
     )
 
 
