@@ -260,7 +260,8 @@ def scatter(everything: Mapping[str, Sequence[Predicted]], published: Sequence[R
             points = frameworks.setdefault(run.fitting[0].cluster.framework.name, [])
             points.append((run.measured, run.predicted()))
     for name, points in frameworks.items():
-        axes.scatter(*zip(*points, strict=True), s=8, marker="^", label=f"{name}, published", alpha=0.6)
+        measured, predicted = zip(*points, strict=True)
+        axes.scatter(measured, predicted, s=8, marker="^", label=f"{name}, published", alpha=0.6)
     low, high = 0.1, 400.0
     axes.plot([low, high], [low, high], color="black", linewidth=0.8)
     axes.fill_between(

@@ -7,29 +7,23 @@ Python gives, the documentation and the settings of native code are made from th
 from __future__ import annotations
 
 import enum
-import inspect
 import os
-import re
-import textwrap
 import types
 import typing
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from functools import cache, wraps
+from functools import cache
 from pathlib import Path
-from typing import Any, Concatenate, NamedTuple, ParamSpec, TypeVar
+from typing import Any, NamedTuple, TypeVar
 
 from msgspec import Meta, Struct
 from msgspec.structs import fields
 
-from coppice.arguments import arguments_of, expect_one_of, expect_range
+from coppice.arguments import expect_one_of, expect_range
 from coppice.errors import InputError
 from coppice.text import parse_size, parse_sizes, suggestion
 
 _Record = TypeVar("_Record", bound=Struct)
-_Self = TypeVar("_Self")
-_Result = TypeVar("_Result")
-_Taken = ParamSpec("_Taken")
 
 
 def option(
@@ -337,123 +331,6 @@ def _parts(hint: Any) -> tuple[Any, list[Any]]:
             hint = inner[0] if len(inner) == 1 else typing.Union[tuple(inner)]  # noqa: UP007 (made at run time)
         else:
             return hint, notes
-
-
-class CheckedRecord(Struct, frozen=True):
-    """A record whose values are held to their limits when it is made."""
-
-    def __post_init__(self) -> None:
-        """Check the limits."""
-        for each in options_of(type(self)).values():
-            each.check(getattr(self, each.name))
-
-
-def taking(
-    record: Callable[_Taken, _Record],
-) -> Callable[[Callable[[_Self, _Record], None]], Callable[Concatenate[_Self, _Taken], None]]:
-    """A constructor that is called with the fields of a record by name, and gets the record.
-
-    Args:
-        record: A class of settings.
-
-    Examples:
-        >>> class Example(CheckedRecord, frozen=True):
-        ...     size: typing.Annotated[int, option("How large.", ge=1)] = 1
-        >>> class Thing:
-        ...     @taking(Example)
-        ...     def __init__(self, settings: Example) -> None:
-        ...         self.size = settings.size
-        >>> Thing(size=3).size
-        3
-        >>> Thing(size=0)
-        Traceback (most recent call last):
-        coppice.errors.InputError: expected `size` of 1 or more, found 0.
-        >>> Thing(length=3)
-        Traceback (most recent call last):
-        coppice.errors.InputError: Thing has no argument `length`: its arguments are size.
-    """
-    hints = cache(lambda: typing.get_type_hints(record))
-    signature = inspect.signature(record)
-
-    def decorate(init: Callable[[_Self, _Record], None]) -> Callable[Concatenate[_Self, _Taken], None]:
-        @wraps(init)
-        def call(self: _Self, /, *args: _Taken.args, **kwargs: _Taken.kwargs) -> None:
-            bound = arguments_of(call, signature, hints(), args, kwargs)
-            init(self, record(*bound.args, **bound.kwargs))
-
-        own = inspect.Parameter("self", inspect.Parameter.POSITIONAL_ONLY)
-        parameters = [
-            each.replace(annotation=inspect.Parameter.empty) for each in signature.parameters.values()
-        ]
-        call.__dict__["__signature__"] = inspect.Signature([own, *parameters])
-        return call
-
-    return decorate
-
-
-def verb(
-    call: Callable[_Taken, _Record],
-) -> Callable[[Callable[[_Record], _Result]], Callable[_Taken, _Result]]:
-    """A public function that is called with the fields of a record, and gets the record.
-
-    Its signature, the check of what is given and the arguments in its documentation come from the record.
-
-    Args:
-        call: A class of options; fields that are not keyword-only are given by place as well.
-
-    Examples:
-        >>> class RepeatCall(Struct):
-        ...     word: typing.Annotated[str, argument("What is repeated.")]
-        ...     times: typing.Annotated[int, option("How often.", ge=0)] = 2
-        >>> @verb(RepeatCall)
-        ... def repeat(asked: RepeatCall) -> str:
-        ...     "Repeat a word."
-        ...     return asked.word * asked.times
-        >>> repeat("ab"), repeat("ab", times=1)
-        ('abab', 'ab')
-        >>> repeat("ab", times="2")  # doctest: +ELLIPSIS
-        Traceback (most recent call last):
-        coppice.errors.InputError: expected `times` of repeat to be an int, found '2' (str): see help(...repeat).
-        >>> print(repeat.__doc__)
-        Repeat a word.
-        <BLANKLINE>
-        Args:
-            word: What is repeated.
-            times: How often.
-    """
-    hints = cache(lambda: typing.get_type_hints(call))
-    signature = inspect.signature(call)
-
-    def decorate(function: Callable[[_Record], _Result]) -> Callable[_Taken, _Result]:
-        @wraps(function)
-        def run(*args: _Taken.args, **kwargs: _Taken.kwargs) -> _Result:
-            bound = arguments_of(run, signature, hints(), args, kwargs)
-            made = call(*bound.args, **bound.kwargs)
-            for each in options_of(type(made)).values():
-                each.check(getattr(made, each.name))
-            return function(made)
-
-        plain = [each.replace(annotation=hints()[name]) for name, each in signature.parameters.items()]
-        run.__dict__["__signature__"] = signature.replace(parameters=plain)
-        run.__doc__ = _with_arguments(inspect.getdoc(function) or "", call)
-        return run
-
-    return decorate
-
-
-def _with_arguments(text: str, record: Any) -> str:
-    """A documentation with the arguments that the fields of a record are, before its other parts."""
-    lines = ["Args:"]
-    for name, each in options_of(record).items():
-        if each.help:
-            words = re.sub(r"--([a-z][a-z-]*)", lambda found: f"`{found[1].replace('-', '_')}`", each.help)
-            lines += textwrap.wrap(
-                f"{name}: {words}", 112, initial_indent="    ", subsequent_indent="        "
-            )
-    head, mark, rest = text.partition("\n\nRaises:")
-    if not mark:
-        head, mark, rest = text.partition("\n\nExamples:")
-    return "\n".join([head, "", *lines]) + mark + rest
 
 
 def recorded(record: type[_Record], values: Mapping[str, Any], *, owner: str) -> _Record:

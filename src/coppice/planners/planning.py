@@ -25,7 +25,7 @@ from coppice.bounds.tree_optimum import TreeOptimum
 from coppice.bounds.whole_trees import with_whole_trees
 from coppice.display import Shown
 from coppice.errors import InputError
-from coppice.options import verb
+from coppice.options.calls import verb
 from coppice.planners.alternatives import alternatives
 from coppice.planners.choice import PlannerOptions, PlannerOutput, make_body, trees_and_tolerance
 from coppice.planners.plan_options import PlanCall

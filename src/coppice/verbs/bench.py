@@ -11,7 +11,8 @@ from msgspec import Struct
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.options import AnySizes, argument, option, parse_settings, verb
+from coppice.options import AnySizes, argument, option, parse_settings
+from coppice.options.calls import verb
 from coppice.options.shared import (
     USUAL_MEASURED_SIZES,
     BoxesOption,

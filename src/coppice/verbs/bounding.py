@@ -9,7 +9,8 @@ from msgspec import Struct
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.options import ANYTHING, argument, option, verb
+from coppice.options import ANYTHING, argument, option
+from coppice.options.calls import verb
 from coppice.options.shared import BatchOption, InNetworkOption, RelaysOption, RootOption
 
 if TYPE_CHECKING:

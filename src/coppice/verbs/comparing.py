@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Struct, structs
 
 from coppice.collectives import Collective
-from coppice.options import ANYTHING, NAMES, AnySizes, argument, option, verb
+from coppice.options import ANYTHING, NAMES, AnySizes, argument, option
+from coppice.options.calls import verb
 from coppice.options.names import SYNTHESIS_METHODS
 from coppice.options.shared import (
     USUAL_SIZES,

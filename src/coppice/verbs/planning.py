@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.options import ANYTHING, AnySizes, argument, option, verb
+from coppice.options import ANYTHING, AnySizes, argument, option
+from coppice.options.calls import verb
 from coppice.options.shared import ModelOption
 from coppice.planners.plan_options import PlanOptions
 

@@ -8,7 +8,8 @@ from typing import Annotated, Any
 from msgspec import Struct
 
 from coppice.collectives import Collective
-from coppice.options import ANYTHING, AnySizes, argument, option, verb
+from coppice.options import ANYTHING, AnySizes, argument, option
+from coppice.options.calls import verb
 from coppice.options.shared import NumRanksOption, RootOption
 
 

@@ -9,7 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Struct
 
 from coppice.errors import InputError
-from coppice.options import ANYTHING, AnySizes, argument, option, verb
+from coppice.options import ANYTHING, AnySizes, argument, option
+from coppice.options.calls import verb
 from coppice.options.shared import ModelOption
 
 if TYPE_CHECKING:

@@ -8,7 +8,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
-from coppice.options import argument, option, verb
+from coppice.options import argument, option
+from coppice.options.calls import verb
 from coppice.options.shared import JobsOption
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Struct
 
 from coppice.collectives import Collective
-from coppice.options import ANYTHING, AnySizes, argument, option, parse_settings, verb
+from coppice.options import ANYTHING, AnySizes, argument, option, parse_settings
+from coppice.options.calls import verb
 from coppice.options.shared import (
     USUAL_MEASURED_SIZES,
     BoxesOption,

@@ -16,7 +16,7 @@ from coppice.innetwork.counters import with_former_names
 from coppice.innetwork.serving.settings import ClientSettings
 from coppice.innetwork.systems.registry import PROTOCOLS
 from coppice.native import _switch
-from coppice.options import taking
+from coppice.options.calls import taking
 
 SWITCH_VARIABLE = "COPPICE_SWITCH"
 """Where the switch is, as HOST:PORT."""

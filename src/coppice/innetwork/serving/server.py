@@ -10,7 +10,7 @@ from coppice.innetwork.counters import with_former_names
 from coppice.innetwork.serving.client import parse_address
 from coppice.innetwork.serving.settings import SwitchSettings
 from coppice.native import _switch
-from coppice.options import taking
+from coppice.options.calls import taking
 
 
 class SwitchServer:

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Annotated
 
-from coppice.options import CheckedRecord, option
+from coppice.options import option
+from coppice.options.calls import CheckedRecord
 
 
 class PacketFaults(CheckedRecord, frozen=True, kw_only=True):
