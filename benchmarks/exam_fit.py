@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 
 from coppice.iteration import layer_work, machine
+from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.devices import CALIBRATIONS, Calibration
 from coppice.iteration.frameworks import FRAMEWORKS, Framework
 from coppice.iteration.job.job import TrainingJob
-from coppice.iteration.job.paced import simulated_job
 from exam_published import Run
 
 USUAL_ERROR = 0.04

@@ -18,9 +18,9 @@ from pathlib import Path
 from typing import Any
 
 from coppice.errors import InputError
+from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record, with_values
 from coppice.iteration.job.job import TrainingJob, job_of
-from coppice.iteration.job.paced import simulated_job
 from coppice.iteration.memory import memory_of
 
 Row = dict[str, Any]

@@ -143,7 +143,7 @@ def run_of(row: Row) -> Run:
         overlap = None  # Megatron-LM of 2021 and nanotron sum gradients when all passes are done
         if row["set"] == "bridge_dense":
             overlap = "fsdp" if layout.shard is Shard.ZERO3 else "megatron"
-        run = RunTable(overlap=overlap)
+        run = RunTable(policy=overlap)
         jobs.append(TrainingJob(name=row["model"], model=model, machines=machines, layout=layout, run=run))
     if not jobs:
         raise InputError(f"expected a layout that divides the batch of {row['id']}, found none.")

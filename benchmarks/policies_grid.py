@@ -10,7 +10,7 @@ from dataclasses import dataclass, replace
 from coppice.iteration.cluster import box_of
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.optimum import optimal_messages
-from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.policies.catalogue import policies_of
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.steady import steady_iteration
@@ -42,7 +42,7 @@ MODELS = {
 NETWORKS = (1, 10, 25, 100, 400, 800)
 """Gb/s of a worker, in each direction."""
 WORKERS = (8, 64, 1024)
-GRADIENTS = {name: each for name, each in POLICIES.items() if issubclass(each, DataParallelPolicy)}
+GRADIENTS = policies_of(DataParallelPolicy)
 
 
 def workload_of(

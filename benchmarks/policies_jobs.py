@@ -13,9 +13,10 @@ from typing import Any
 
 from coppice.errors import InputError
 from coppice.iteration.composing.composed import ComposedStep, compose
-from coppice.iteration.composing.composition import ALL_POLICIES, composition_of
+from coppice.iteration.composing.composition import composition_of
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
+from coppice.iteration.policies.catalogue import POLICIES
 from tables import Table, number
 
 __all__ = ["EXPERTS", "GPT", "Composed", "composed", "job_tables", "job_with"]
@@ -147,7 +148,7 @@ def _table(title: str, text: str) -> Table:
         ),
     )
     bases = [on(text, rate, "none").seconds or 1.0 for rate in RATES]
-    names = ["none", *ALL_POLICIES, *(COMPOSED if job_with(text).layout.pipeline > 1 else ())]
+    names = ["none", *POLICIES, *(COMPOSED if job_with(text).layout.pipeline > 1 else ())]
     for name in names:
         last = on(text, RATES[-1], name)
         cells = []

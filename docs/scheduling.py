@@ -18,8 +18,9 @@ from typing import Any, Literal, get_args, get_origin, get_type_hints
 
 import msgspec
 
-from coppice.iteration.composing.composition import ALL_POLICIES
+from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.sharded import ShardedPolicy
 from coppice.iteration.policies.pipelined.policy import Pipelined
 from coppice.iteration.policies.policy import ConfiguredPolicy
 from coppice.iteration.policies.tensor.policy import TensorPolicy
@@ -96,13 +97,16 @@ _SETTINGS = {
 
 def group_of(policy: type[ConfiguredPolicy]) -> str:
     """The part of the page in which a policy stands."""
-    kinds = zip((DataParallelPolicy, Pipelined, TensorPolicy), GROUPS, strict=False)
+    kinds = zip((DataParallelPolicy | ShardedPolicy, Pipelined, TensorPolicy), GROUPS, strict=False)
     return next((title for kind, title in kinds if issubclass(policy, kind)), "The whole iteration")
 
 
 def command(name: str) -> str:
     """One command that runs a policy."""
-    group = group_of(ALL_POLICIES[name])
+    group = group_of(POLICIES[name])
+    if issubclass(POLICIES[name], ShardedPolicy):
+        shard = "zero1" if name == "megatron" else "zero3"
+        return f"coppice train estimate examples/iteration/gpt-18b.toml --shard {shard} --policy {name}"
     settings = [f"{key}={value}" for key, value in _SETTINGS.get(name, {}).items()]
     workload = {"Gradients": "three-layers", "Pipelines": "sixteen-layers"}.get(group)
     if workload is not None:
@@ -200,7 +204,7 @@ def options_table(policy: type[ConfiguredPolicy]) -> Iterator[str]:
 
 def entry(name: str, *, level: str) -> Iterator[str]:
     """What a policy says of itself."""
-    policy = ALL_POLICIES[name]
+    policy = POLICIES[name]
     late = policy.staleness
     yield f"{level} {name}\n"
     yield f"{policy.about[0].upper()}{policy.about[1:]}.\n"
@@ -219,12 +223,12 @@ def page() -> str:
     parts = [HEADER]
     for title, about in GROUPS.items():
         parts.append(f"## {title}\n\n{about}\n")
-        named = [name for name, policy in ALL_POLICIES.items() if group_of(policy) == title]
-        modules = list(dict.fromkeys(ALL_POLICIES[name].__module__ for name in named))
-        named.sort(key=lambda name: modules.index(ALL_POLICIES[name].__module__))
-        for module, same in groupby(named, key=lambda name: ALL_POLICIES[name].__module__):
+        named = [name for name, policy in POLICIES.items() if group_of(policy) == title]
+        modules = list(dict.fromkeys(POLICIES[name].__module__ for name in named))
+        named.sort(key=lambda name: modules.index(POLICIES[name].__module__))
+        for module, same in groupby(named, key=lambda name: POLICIES[name].__module__):
             names = list(same)
-            text = theory(ALL_POLICIES[names[0]])
+            text = theory(POLICIES[names[0]])
             where = f"`src/{module.replace('.', '/')}.py`"
             if len(names) > 1:
                 parts.append(f"### {', '.join(names)}\n\n{text}\n\nIn {where}.\n")

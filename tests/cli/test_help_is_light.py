@@ -20,8 +20,13 @@ from coppice.innetwork.p4.generator import VARIANTS as P4_VARIANTS
 from coppice.iteration.costs.named import CALIBRATED
 from coppice.iteration.frameworks import ATTENTION, FRAMEWORKS, SOFTMAX
 from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.policies.catalogue import POLICIES
-from coppice.iteration.step.overlap import OVERLAPS
+from coppice.iteration.policies.catalogue import POLICIES, policies_of
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.sharded import ShardedPolicy
+from coppice.iteration.policies.pipelined.policy import Pipelined
+from coppice.iteration.policies.policy import Policy
+from coppice.iteration.policies.tensor.policy import TensorPolicy
+from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.options import names
 from coppice.planners.synthesis.method import METHODS
 from coppice.selection import LIBRARIES
@@ -81,10 +86,18 @@ def test_lists_of_names_are_those_of_their_rooms() -> None:
     assert tuple(TUNING_TARGETS) == names.TUNING_FILES
     assert tuple(OPTIONS) == names.JOB_FACTS
     assert tuple(METHODS) == names.SYNTHESIS_METHODS
-    assert tuple(POLICIES) == names.POLICIES
-    assert tuple(ORDERS) == names.PIPELINE_ORDERS
+    assert tuple(policies_of(Policy)) == names.POLICIES
+    kinds = {
+        DataParallelPolicy: names.GRADIENT_POLICIES,
+        Pipelined: names.PIPELINE_POLICIES,
+        TensorPolicy: names.TENSOR_POLICIES,
+        WholePolicy: names.WHOLE_POLICIES,
+        ShardedPolicy: names.SHARDED_POLICIES,
+    }
+    assert {kind: tuple(policies_of(kind)) for kind in kinds} == kinds
+    assert sorted(POLICIES) == sorted(name for listed in kinds.values() for name in listed)
+    assert set(ORDERS) < set(names.PIPELINE_POLICIES)
     assert tuple(FRAMEWORKS) == names.FRAMEWORKS
     assert ("auto", *SOFTMAX, *ATTENTION) == names.ATTENTION_KERNELS
     assert names.CALIBRATED == CALIBRATED
-    assert OVERLAPS == names.OVERLAPS
     assert P4_VARIANTS == names.P4_VARIANTS

@@ -7,7 +7,7 @@ import re
 import msgspec
 import pytest
 
-from coppice.iteration.composing.composition import ALL_POLICIES
+from coppice.iteration.policies.catalogue import POLICIES
 from support.pages import page_text
 
 PAGE = page_text("scheduling.md")
@@ -20,9 +20,9 @@ def part(name: str) -> str:
     return found[1]
 
 
-@pytest.mark.parametrize("name", ALL_POLICIES)
+@pytest.mark.parametrize("name", POLICIES)
 def test_a_policy_has_its_part(name: str) -> None:
-    policy, text = ALL_POLICIES[name], part(name)
+    policy, text = POLICIES[name], part(name)
     assert policy.about[1:] in text
     assert policy.assumes in text
     assert all(f"**{each}**" in text for each in policy.decides)

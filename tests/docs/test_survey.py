@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from coppice.iteration.composing.composition import ALL_POLICIES
+from coppice.iteration.policies.catalogue import POLICIES
 from coppice.planners.synthesis.method import METHODS
 from support.benchmark_scripts import load_benchmark
 from support.pages import coppice
@@ -38,13 +38,13 @@ def test_its_command_runs(system, tmp_path: Path, monkeypatch: pytest.MonkeyPatc
 
 def test_every_policy_is_on_the_page() -> None:
     named = [name for system in SYSTEMS for name in system.policies]
-    assert sorted(named) == sorted(ALL_POLICIES), "docs/survey.toml: each policy belongs to one system"
+    assert sorted(named) == sorted(POLICIES), "docs/survey.toml: each policy belongs to one system"
 
 
 @pytest.mark.parametrize("system", [each for each in SYSTEMS if each.policies], ids=lambda each: each.name)
 def test_a_policy_is_where_the_page_says(system) -> None:
     for name in system.policies:
-        place = ALL_POLICIES[name].__module__.removeprefix("coppice.").replace(".", "/") + ".py"
+        place = POLICIES[name].__module__.removeprefix("coppice.").replace(".", "/") + ".py"
         assert place in system.where, f"{system.name}: policy {name} is in {place}"
     assert system.policies[0] in shlex.split(system.command), "the command runs the first policy"
 

@@ -20,12 +20,13 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.composing.compared import compare_policies
+from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
-from coppice.iteration.job.paced import simulated_job
 from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.policies.catalogue import policies_of, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.policy import Policy
 from coppice.iteration.steady import steady_iteration
 from iteration.policies.workloads import random_workload
 
@@ -95,7 +96,8 @@ def compared(text: str) -> dict[str, Any]:
 
 def simulated(text: str) -> dict[str, Any]:
     """The parts and the critical path of a job as it says it runs."""
-    found = simulated_job(job_of(parse_job_record(text, where="golden")))
+    found = simulated_job(job_of(parse_job_record(text, where="golden"))).step
+    assert found is not None
     return {
         "seconds": found.seconds,
         "bounds": asdict(found.bounds),
@@ -111,7 +113,7 @@ def messages_of(name: str) -> dict[str, Any]:
     for case in range(WORKLOADS):
         workload = random_workload(draw, graph=case % 2 == 1)
         try:
-            policy = POLICIES[name].of()
+            policy = policy_named(name).of()
             messages = policy.messages(workload) if isinstance(policy, DataParallelPolicy) else ()
             steady = steady_iteration(partial(policy.iterations, workload))
         except InputError as error:
@@ -144,7 +146,7 @@ def orders() -> dict[str, str]:
 RECORDS: Mapping[str, Callable[[], Any]] = {
     **{f"compared_{name}": partial(compared, text) for name, text in JOBS.items()},
     "simulated": lambda: {name: simulated(text) for name, text in RUNS.items()},
-    "gradients": lambda: {name: messages_of(name) for name in POLICIES},
+    "gradients": lambda: {name: messages_of(name) for name in policies_of(Policy)},
     "orders": orders,
 }
 

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from coppice.errors import InputError
+from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.job import read_job
 from coppice.iteration.job.file import job_keys, parse_job_record
 from coppice.iteration.job.job import job_of
-from coppice.iteration.job.paced import simulated_job
 from coppice.iteration.job_options import parse_degrees
 from coppice.iteration.memory import memory_of
 from coppice.iteration.transformer import Recompute, Shard, Transformer
@@ -93,7 +93,7 @@ def test_every_key_arrives() -> None:
     assert (layout.recompute, layout.shard) == (Recompute.FULL, Shard.ZERO3)
     assert (layout.sequence_parallel, layout.fused_attention) == (False, False)
     assert (found.cluster.device.name, found.cluster.precision) == ("H100", 2.0)
-    assert (found.run.order, found.run.overlap) == ("interleaved", "fsdp")
+    assert found.run.policy == "interleaved+fsdp"
 
 
 def test_what_is_left_out() -> None:

@@ -288,7 +288,6 @@ def test_three_passes_at_once_share_a_cell() -> None:
     [
         ("--parallel tp=8", "expected a pipeline, found one stage"),
         ("--parallel pp=4,tp=2 --order fold", "found 'fold'"),
-        ("--parallel pp=4,tp=2 --order dualpipe-v", "expected 2 chunks of a device for order dualpipe-v"),
         ("--parallel pp=4,tp=2 --order modulo --policy 1f1b", "both decide order"),
         ("--parallel pp=4,tp=2 --policy centauri", "expected policies that simulate a step"),
     ],

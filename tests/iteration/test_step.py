@@ -17,12 +17,14 @@ from coppice.iteration.estimate import estimate
 from coppice.iteration.models import MODELS
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import ORDERS
+from coppice.iteration.policies.catalogue import policies_of
+from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.graph import step_graph
-from coppice.iteration.step.overlap import OVERLAPS, overlap_named
+from coppice.iteration.step.overlap import overlap_named
 from coppice.iteration.step.policy_messages import stage_workload
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.trace import write_task_trace
@@ -123,9 +125,9 @@ def test_what_overlaps_takes_less_and_says_what_is_left() -> None:
     assert ahead.seconds < 0.75 * plain.seconds
     assert ahead.parts["gradients"] < plain.parts["gradients"]
     assert next(iter(ahead.exposed)) == "dp all_gather on NIC"
-    with pytest.raises(InputError, match="shard for overlap fsdp, found none"):
+    with pytest.raises(InputError, match="shard for policy fsdp, found none"):
         simulated(LAYOUT, overlap="fsdp")
-    with pytest.raises(InputError, match="found them sharded: take fsdp"):
+    with pytest.raises(InputError, match=r"found them sharded, so that .*: take fsdp"):
         simulated(sharded, overlap="megatron")
     with pytest.raises(InputError, match="expected an overlap"):
         simulated(LAYOUT, overlap="all")
@@ -135,7 +137,7 @@ T3L = ((1, 1, 1), (2, 2, 2), (2, 2, 8))
 U10L = ((1,) * 10, (2,) * 10, (3,) * 10)
 
 
-@pytest.mark.parametrize("name", [name for name in OVERLAPS[3:] if name != "fold3d"])
+@pytest.mark.parametrize("name", policies_of(DataParallelPolicy))
 @pytest.mark.parametrize("columns", [T3L, U10L], ids=["T3L", "U10L"])
 def test_a_stage_alone_is_what_policies_say_of_layers(
     name: str, columns: tuple[tuple[float, ...], ...]

@@ -7,9 +7,9 @@ from dataclasses import replace
 import pytest
 
 from coppice.errors import InputError
+from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import Machines, TrainingJob, job_of
-from coppice.iteration.job.paced import simulated_job
 from coppice.iteration.job.what_if import compare_kinds, what_if, what_ifs
 
 

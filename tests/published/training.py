@@ -110,7 +110,7 @@ CHECKS: list[Check] = [
     Check(
         HOROVOD,
         "sums of 102 MB that nothing hides take 10 to 21% at 128 GPUs",
-        "coppice train estimate resnet50_128.toml --overlap none --json",
+        "coppice train estimate resnet50_128.toml --policy none --json",
         lambda answer: (
             0.1 <= answer.json["seconds_by_part"]["gradients"] / answer.json["iteration_seconds"] <= 0.215
         ),

@@ -10,7 +10,13 @@ from msgspec import Struct
 
 from coppice.errors import InputError
 from coppice.options import Settings, option
-from coppice.options.names import OVERLAPS, PIPELINE_ORDERS
+from coppice.options.names import (
+    GRADIENT_POLICIES,
+    PIPELINE_POLICIES,
+    SHARDED_POLICIES,
+    TENSOR_POLICIES,
+    WHOLE_POLICIES,
+)
 from coppice.options.shared import (
     AttentionOption,
     BatchOption,
@@ -71,28 +77,16 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
     device: DeviceOption = None
     framework: FrameworkOption = None
     attention: AttentionOption = None
-    order: Annotated[
-        str | None,
-        option(
-            f"Order of the pipeline: {', '.join(PIPELINE_ORDERS)} [default: 1f1b, of chunks interleaved].",
-            "--pipeline-order",
-            metavar="NAME",
-            was=["--order"],
-        ),
-    ] = None
-    overlap: Annotated[
-        str | None,
-        option(
-            f"What runs beside computation: {', '.join(OVERLAPS)} [default: none; of nets ddp].",
-            metavar="NAME",
-        ),
-    ] = None
     policy: Annotated[
         str | None,
         option(
-            "Policies, joined by +, that decide the order, what overlaps with computation, or what is inside "
-            "layers; --set takes their options too, as partition=4M.",
+            "Policies, joined by +, one for each question that they decide. Gradients: "
+            f"{', '.join(GRADIENT_POLICIES)}; where replicas shard: {', '.join(SHARDED_POLICIES)}. Pipelines: "
+            f"{', '.join(PIPELINE_POLICIES)}. Inside layers: {', '.join(TENSOR_POLICIES)}. The whole iteration: "
+            f"{', '.join(WHOLE_POLICIES)}. none: nothing overlaps [default: none; of nets ddp]. --set takes their "
+            "options too, as partition=4M.",
             metavar="NAME",
+            was=["--pipeline-order +{}", "--order +{}", "--overlap +{}"],
         ),
     ] = None
     collectives: Annotated[
@@ -108,8 +102,11 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
     rates: RatesOption = None
     settings: Annotated[Settings | None, *SetOption.__metadata__] = None
 
-    def record(self) -> tuple[JobRecord, Path | None]:
+    def record(self, *, note: Callable[[str], None] | None = None) -> tuple[JobRecord, Path | None]:
         """The tables of the job, and the folder of its file.
+
+        Args:
+            note: Takes a note on each key of the file that has another name now.
 
         Raises:
             InputError: If the file cannot be read, or nothing says which cluster.
@@ -120,7 +117,7 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
         folder = None
         layout: dict[str, Any] = dict(parse_degrees(self.parallel))
         if self.job.endswith(".toml"):
-            record, folder = read_job_record(self.job), Path(self.job).parent
+            record, folder = read_job_record(self.job, note=note), Path(self.job).parent
         else:
             record = JobRecord(model=ModelTable(name=self.job))
             if self.topology is None:
@@ -136,8 +133,7 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
         cluster: dict[str, Any] = {"topology": self.topology, "boxes": self.boxes, "device": self.device}
         cluster["rates"] = self.rates
         run: dict[str, Any] = {
-            name: getattr(self, name)
-            for name in ("order", "overlap", "framework", "attention", "policy", "collectives", "model")
+            name: getattr(self, name) for name in ("framework", "attention", "policy", "collectives", "model")
         }
         if self.settings:
             given = {key: str(value) for key, value in self.settings.items()}
@@ -152,18 +148,21 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
             record.cluster.mixed = None
         return with_values(record, {"cluster": cluster, "layout": layout, "run": run}), folder
 
-    def load(self, loaded: Callable[..., Any] | None = None) -> TrainingJob:
+    def load(
+        self, loaded: Callable[..., Any] | None = None, *, note: Callable[[str], None] | None = None
+    ) -> TrainingJob:
         """The job.
 
         Args:
             loaded: Loads a topology; None: :func:`coppice.topology.load.load`.
+            note: Takes a note on each key of a job file that has another name now.
 
         Raises:
             InputError: If the file cannot be read, nothing says which cluster, or the layout does not suit it.
         """
         from coppice.iteration.job.job import job_of
 
-        record, folder = self.record()
+        record, folder = self.record(note=note)
         return job_of(record, folder=folder, loaded=loaded)
 
     def layers(self) -> LayerWorkload | None:

@@ -135,7 +135,7 @@ def simulated_layouts(
         name, order = order_for(None, layout.pipeline, layout.micro_batches, layout.chunks)
         if isinstance(model, LayeredModel):
             step = layered_step(model, layout, cluster)
-            result = simulate_step(step, order, name=name, overlap=usual_overlap(step))
+            result = simulate_step(step, order, name=name, overlap=usual_overlap(layout))
         else:
             result = simulate_step(transformer_step(model, layout, cluster), order, name=name)
         simulated.append(

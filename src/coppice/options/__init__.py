@@ -42,7 +42,7 @@ def option(
         metavar: What stands for the value in a help; None is told by the type.
         choices: All values that it may have.
         was: Names that it had, which are still read: a flag, perhaps with what its value (``{}``) is now, as in
-            ``"--steps steps={}"``.
+            ``"--steps steps={}"``; ``"--order +{}"`` joins it to the other values with a plus.
         limits: ``ge``, ``gt``, ``le``, ``lt``, as msgspec takes them.
     """
     extra = {"flags": flags, "metavar": metavar, "choices": tuple(choices), "was": tuple(was)}

@@ -88,7 +88,7 @@ JOB_FACTS = (
 SYNTHESIS_METHODS = ("sccl", "taccl", "te-ccl", "tacos", "syccl", "blink")
 """Methods of synthesis."""
 
-POLICIES = (
+GRADIENT_POLICIES = (
     "serial",
     "wfbp",
     "ddp",
@@ -103,37 +103,34 @@ POLICIES = (
     "pace",
     "dear",
     "ooo",
-    "gpipe",
-    "1f1b",
-    "interleaved",
-    "breadth-first",
-    "zero-bubble",
-    "fold3d",
-    "fast-forward",
-    "modulo",
-    "trirace",
 )
-"""Policies of communication in an iteration."""
+"""Policies of gradients."""
 
-OVERLAPS = (
-    "none",
-    "fsdp",
-    "megatron",
-    *POLICIES[: POLICIES.index("gpipe")],
-    "fold3d",
-)
-"""What of a training step runs beside computation: policies of gradients are among it."""
+SHARDED_POLICIES = ("megatron", "fsdp")
+"""Policies of what replicas shard."""
 
-PIPELINE_ORDERS = (
+PIPELINE_POLICIES = (
     "gpipe",
     "1f1b",
     "interleaved",
     "breadth-first",
     "zero-bubble",
     "dualpipe-v",
+    "fold3d",
     "fast-forward",
+    "modulo",
+    "trirace",
 )
-"""Orders of pipelines."""
+"""Policies of pipelines."""
+
+TENSOR_POLICIES = ("decomposition", "coconet", "t3", "oases", "lynx")
+"""Policies inside layers."""
+
+WHOLE_POLICIES = ("lina", "syndicate", "centauri")
+"""Policies of the whole iteration."""
+
+POLICIES = (*GRADIENT_POLICIES, *PIPELINE_POLICIES)
+"""Policies of communication in an iteration of layers."""
 
 FRAMEWORKS = (
     "megatron",
@@ -152,8 +149,8 @@ FRAMEWORKS = (
 ATTENTION_KERNELS = ("auto", "softmax", "eager", "flash-1", "flash-2", "triton", "cudnn")
 """Kernels of attention: that of the framework, two that let scores leave the chip, and those that do not."""
 
-TORCH_ORDERS = (*PIPELINE_ORDERS, "fold3d", "modulo")
-"""Those that the runtime of PyTorch's pipelines can be given: also policies that come to an order of passes."""
+TORCH_ORDERS = tuple(name for name in PIPELINE_POLICIES if name != "trirace")
+"""Those whose order of passes the runtime of PyTorch's pipelines can be given."""
 
 P4_VARIANTS = ("guarded", "published")
 """Variants of the P4 program of a switch."""

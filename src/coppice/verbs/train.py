@@ -15,6 +15,7 @@ from coppice.options.shared import JobsOption
 if TYPE_CHECKING:
     from coppice.iteration.composing.advice import Advice
     from coppice.iteration.composing.compared import ComparedPolicies
+    from coppice.iteration.composing.composed import ComposedStep
     from coppice.iteration.composing.tuned import TunedPolicy
     from coppice.iteration.job.job import Machines, TrainingJob
     from coppice.iteration.job.tables import JobRecord
@@ -68,7 +69,7 @@ class AdviseCall(JobOptions, frozen=True, kw_only=True):
 class TuneCall(JobOptions, frozen=True):
     """The tuning of a policy."""
 
-    tuned: Annotated[str, argument("The policy to tune.")] = "ddp"
+    tuned: Annotated[str, argument("The policy to tune; `policy` has those of the job beside it.")] = "ddp"
 
 
 @verb(JobOptions)
@@ -88,12 +89,11 @@ def job(asked: JobOptions) -> TrainingJob:
 
 
 @verb(EstimateCall)
-def estimate(asked: EstimateCall) -> Any:
-    """Simulate a training iteration of a job.
+def estimate(asked: EstimateCall) -> ComposedStep:
+    """Simulate a training iteration of a job under its policies.
 
-    The result has the time (``seconds``) and a lower bound on it; of a job without policies it is a
-    :class:`coppice.iteration.step.simulated.SimulatedStep` with the breakdown and the critical path, otherwise a
-    :class:`coppice.iteration.composing.composed.ComposedStep`.
+    The result has the time (``seconds``), a lower bound on it, the memory of a GPU and when tasks run; ``step`` has the
+    breakdown and the critical path, and is None under a plan of the whole iteration.
 
     Examples:
         >>> import coppice
@@ -103,12 +103,9 @@ def estimate(asked: EstimateCall) -> Any:
         >>> step.seconds > planned.seconds > planned.lower_bound_seconds
         True
     """
-    from coppice.iteration.composing.composed import composed_job
-    from coppice.iteration.job.paced import simulated_job
+    from coppice.iteration.composing.composed import simulated_job
 
-    made = asked.load()
-    simulate = simulated_job if made.run.policy is None else composed_job
-    return simulate(made, contention=asked.contention)
+    return simulated_job(asked.load(), contention=asked.contention or None)
 
 
 @verb(WhatIfCall)
@@ -220,7 +217,7 @@ def tune(asked: TuneCall) -> TunedPolicy:
     """Tune a policy on a job, or on a workload of layers (.json), by simulation.
 
     Raises:
-        InputError: If the job names policies itself, or there is no such policy.
+        InputError: If a policy of the job decides the same, or there is no such policy.
 
     Examples:
         >>> import coppice
@@ -232,9 +229,4 @@ def tune(asked: TuneCall) -> TunedPolicy:
     layers = asked.layers()
     if layers is not None:
         return tune_on_layers(layers, asked.tuned)
-    made = asked.load()
-    if made.run.policy is not None:
-        raise InputError(
-            f"expected a job without policies to tune one on, found {made.run.policy}: take `run.policy` out."
-        )
-    return tune_on_job(made, asked.tuned)
+    return tune_on_job(asked.load(), asked.tuned)

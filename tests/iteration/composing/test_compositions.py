@@ -11,19 +11,19 @@ from coppice.errors import InputError
 from coppice.iteration.composing import composed
 from coppice.iteration.composing.advice import Advice, AdvisedPolicies, advise
 from coppice.iteration.composing.compared import ComparedPolicy, compare_on_layers, compare_policies
-from coppice.iteration.composing.composed import compose
-from coppice.iteration.composing.composition import ALL_POLICIES, composition_of
+from coppice.iteration.composing.composed import compose, simulated_job
+from coppice.iteration.composing.composition import composition_of
 from coppice.iteration.composing.tuned import tune_on_job, tune_on_layers
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
-from coppice.iteration.job.paced import simulated_job
-from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.job.paced import step_of
+from coppice.iteration.pipeline.orders import ORDERS
+from coppice.iteration.policies.catalogue import POLICIES, policies_of
 from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
-from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.policy import Policy
-from coppice.iteration.policies.tensor.catalogue import TENSOR_POLICIES
-from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES
+from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.predicted import predict
+from coppice.iteration.step.simulated import order_for, simulate_step
 from iteration.policies.workloads import workload_of
 
 SMALL = """
@@ -31,7 +31,7 @@ model = {layers = 8, hidden = 1024, heads = 16, ffn = 4096, seq = 1024, vocab = 
 cluster = {topology = "dgx-a100", boxes = 2}
 layout = {tp = 4, pp = 2, global_batch = 16}
 """
-QUICK = [name for name in ALL_POLICIES if name not in WHOLE_POLICIES]
+QUICK = [name for name in POLICIES if name not in policies_of(WholePolicy)]
 LAYERS = workload_of((1.0,) * 8, (2.0,) * 8, (8.0, 2.0, 3.0, 4.0, 5.0, 6.0, 1.0, 8.0), message=0.1)
 
 
@@ -71,24 +71,33 @@ def test_options_have_short_names_and_sizes() -> None:
 
 
 def test_inside_layers_a_group_is_that_of_the_job() -> None:
-    by_key = simulated_job(job(inside="decomposition"))
+    by_key = simulated_job(job(policy="decomposition"))
     found = compose(job(), composition_of("decomposition", ranks=4))
     assert found.seconds == by_key.seconds
 
 
 @pytest.mark.parametrize("name", [name for name in QUICK if name in POLICIES])
 def test_alone_each_is_its_own_path(name: str) -> None:
-    """What `train estimate` simulates with --order or --overlap is what the policy of that name does."""
+    """What `train estimate` simulates under --policy is what the policy of that name does."""
     try:
-        found = compose(job(), composition_of(name))
+        found = compose(job(), composition_of(name, ranks=4))
     except InputError:
         return  # test_every_policy_has_a_row_or_a_reason
-    key = "overlap" if issubclass(POLICIES[name], DataParallelPolicy) else "order"
-    if name in ("fold3d", "modulo", "fast-forward") or found.layout != job().layout:
-        return  # with messages, chunks or times of their own
-    own = simulated_job(job(**{key: name}))
+    own = simulated_job(job(policy=name))
     assert found.seconds == own.seconds
     assert found.lower_bound_seconds == own.lower_bound_seconds
+    assert own.composition.name == name
+    if name in ("fold3d", "modulo", "fast-forward") or found.layout != job().layout:
+        return  # with messages, chunks or times of their own
+    assert own.step is not None
+    if name not in ORDERS and "gradients" not in POLICIES[name].decides:
+        return  # inside layers
+    assert name in (own.step.order, own.step.overlap)
+    lies, machines = job().layout, job().machines
+    alone = step_of(job().model, lies, machines)
+    order = order_for(name if name in ORDERS else None, lies.pipeline, lies.micro_batches, lies.chunks)[1]
+    overlap = "none" if name in ORDERS else name
+    assert simulate_step(alone, order, overlap=overlap).seconds == own.seconds
 
 
 @pytest.fixture(scope="module")
@@ -141,8 +150,8 @@ def test_the_best_together_gain_more_and_are_found_again() -> None:
 
 
 def test_all_has_the_best_composition(monkeypatch: pytest.MonkeyPatch) -> None:
-    few = {name: ALL_POLICIES[name] for name in ("1f1b", "zero-bubble", "ddp", "dear", "decomposition")}
-    monkeypatch.setattr("coppice.iteration.composing.compared.ALL_POLICIES", few)
+    few = {name: POLICIES[name] for name in ("1f1b", "zero-bubble", "ddp", "dear", "decomposition")}
+    monkeypatch.setattr("coppice.iteration.composing.compared.POLICIES", few)
     both = compare_policies(job(), ["all", "1f1b+dear"], processes=1)
     assert len([each for each in both.rows if "+" in each.name]) == 2
     found = compare_policies(job(), processes=1)
@@ -214,20 +223,35 @@ def test_endless_cutting_is_refused() -> None:
         predict(LAYERS, "priority", {"partition_bytes": 1e-6})
 
 
-def test_a_job_and_a_policy_do_not_say_the_same() -> None:
-    with pytest.raises(
-        InputError, match="`overlap` or a policy that decides gradients, found ddp and dear: leave"
+def with_run(run: str, notes: list[str] | None = None) -> TrainingJob:
+    return job_of(parse_job_record(f"{SMALL}run = {{{run}}}", where="small", note=(notes or []).append))
+
+
+def test_keys_of_a_file_do_not_decide_the_same() -> None:
+    for run, found in (
+        ('overlap = "ddp", policy = "dear"', "dear and ddp, which both decide gradients"),
+        ('order = "gpipe", policy = "1f1b"', "1f1b and gpipe, which both decide order"),
+        ('inside = "coconet", policy = "decomposition"', "which both decide tensor"),
     ):
-        compose(job(overlap="ddp"), composition_of("dear"))
+        with pytest.raises(InputError, match=f"{found}: leave one out"):
+            simulated_job(with_run(run))
+
+
+def test_former_keys_name_policies() -> None:
+    notes: list[str] = ["", ""]
+    run = 'order = "zero-bubble", overlap = "ddp", inside = "lynx", policy = "decomposition"'
+    made = with_run(run, notes)
+    assert made.run.policy == "decomposition+zero-bubble+ddp+lynx"
+    assert notes[2:] == [
+        f"note: run.{key} is now run.policy in small." for key in ("order", "overlap", "inside")
+    ]
+    assert with_run('overlap = "none"').run.policy == "none"
+    assert with_run('overlap = "none", order = "gpipe"').run.policy == "gpipe"
     with pytest.raises(
-        InputError, match="`order` or a policy that decides order, found gpipe and 1f1b: leave"
+        InputError, match=r"`run.order`: expected a string \(order of the pipeline\), found 3 in"
     ):
-        compose(job(order="gpipe"), composition_of("1f1b"))
-    with pytest.raises(InputError, match="which both decide tensor"):
-        compose(job(inside="coconet"), composition_of("decomposition"))
-    both = compose(
-        job(order="zero-bubble", overlap="ddp", inside="lynx"), composition_of("decomposition", ranks=4)
-    )
+        with_run("order = 3")
+    both = simulated_job(made)
     other = compose(job(), composition_of("zero-bubble+ddp+decomposition+lynx", ranks=4))
     assert both.seconds == other.seconds
 
@@ -242,7 +266,7 @@ def test_rows_of_layers_are_those_of_a_policy() -> None:
         )
         least = found.compute_seconds if each.staleness else found.lower_bound_seconds
         assert each.seconds >= least(each.family) * (1 - 1e-9)
-    assert {each.name for each in found.refused} == {*TENSOR_POLICIES, *WHOLE_POLICIES}
+    assert {each.name for each in found.refused} == POLICIES.keys() - policies_of(Policy).keys()
     assert {name: each.name for name, each in found.baselines.items()} == {
         "gradients": "serial",
         "order": "gpipe",
@@ -260,7 +284,7 @@ def test_one_policy_at_a_time_on_layers() -> None:
 @pytest.mark.parametrize("name", ["priority", "bytescheduler", "dear", "interleaved"])
 def test_tuned_on_layers_is_no_worse_than_the_tuner(name: str) -> None:
     found = tune_on_layers(LAYERS, name)
-    policy = ALL_POLICIES[name].of()
+    policy = POLICIES[name].of()
     assert isinstance(policy, Policy)
     own = predict(LAYERS, name, policy.tune(LAYERS)).iteration_seconds
     assert found.seconds <= min(found.default_seconds, own)
@@ -280,6 +304,10 @@ def test_tuned_on_a_job() -> None:
     assert found.trials < 100
     with pytest.raises(InputError, match="expected one policy to tune, found ddp"):
         tune_on_job(job(), "ddp+1f1b")
-    shared = SMALL.replace("tp = 4", 'shard = "zero1", tp = 4')
-    with pytest.raises(InputError, match="replicas do not shard for overlap ddp"):
+    beside = tune_on_job(job(policy="zero-bubble"), "p3")
+    assert beside.seconds == compose(job(), composition_of("p3+zero-bubble", beside.settings)).seconds
+    with pytest.raises(InputError, match="ddp and p3, which both decide gradients"):
+        tune_on_job(job(policy="ddp"), "p3")
+    shared = SMALL.replace("tp = 4", 'shard = "zero3", tp = 4')
+    with pytest.raises(InputError, match="expected parameters that replicas keep for policy ddp"):
         tune_on_job(job_of(parse_job_record(shared, where="shared")), "ddp")

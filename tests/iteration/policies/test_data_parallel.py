@@ -11,8 +11,10 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.policies.catalogue import policies_of
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
+from coppice.iteration.policies.data_parallel.sharded import ShardedPolicy
+from coppice.iteration.policies.policy import Policy
 from coppice.iteration.predicted import predict
 from coppice.iteration.steady import steady_iteration
 from iteration.policies.workloads import SIX, THREE, alike, seconds, workload_of
@@ -152,7 +154,7 @@ def test_workloads_that_cannot_be(given: dict[str, Any], words: str) -> None:
 
 
 def test_every_policy_says_what_it_is() -> None:
-    for name, policy in POLICIES.items():
+    for name, policy in (policies_of(Policy) | policies_of(ShardedPolicy)).items():
         assert policy.name == name
         assert policy.about
         assert len(policy.about) < 80

@@ -11,7 +11,7 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload, read_workload
-from coppice.iteration.policies.catalogue import POLICIES, policy_named
+from coppice.iteration.policies.catalogue import policies_of, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.messages import LayerPass, Message, message_graph
 from coppice.iteration.running import run_tasks
@@ -123,11 +123,10 @@ def test_what_policies_cost() -> None:
 
 
 def test_every_policy_of_gradients_says_what_it_needs() -> None:
-    for policy in POLICIES.values():
-        if issubclass(policy, DataParallelPolicy):
-            assert policy.assumes
-            assert "gradients" in policy.decides
-            assert policy.__doc__
+    for policy in policies_of(DataParallelPolicy).values():
+        assert policy.assumes
+        assert "gradients" in policy.decides
+        assert policy.__doc__
 
 
 def test_a_policy_decides_alike_whatever_it_was_asked_before() -> None:

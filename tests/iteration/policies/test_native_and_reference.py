@@ -6,14 +6,14 @@ import random
 
 import pytest
 
-from coppice.iteration.policies.catalogue import POLICIES, policy_named
+from coppice.iteration.policies.catalogue import policies_of, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.running import run_tasks
 from coppice.iteration.steady import steady_iteration
 from iteration.policies.workloads import random_workload
 from reference import tasks as reference
 
-NAMES = [name for name, policy in POLICIES.items() if issubclass(policy, DataParallelPolicy)]
+NAMES = list(policies_of(DataParallelPolicy))
 
 
 def check(number: int) -> None:

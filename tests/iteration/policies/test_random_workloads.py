@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.policies.catalogue import POLICIES, policy_named
+from coppice.iteration.policies.catalogue import policies_of, policy_named
 from coppice.iteration.policies.data_parallel.ddp import assign_buckets
 from coppice.iteration.policies.data_parallel.gradientflow import norm_bytes
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
@@ -22,7 +22,7 @@ from coppice.iteration.policies.data_parallel.tuning import policy_seconds
 from coppice.iteration.running import run_tasks
 from iteration.policies.workloads import alike, random_workload, seconds
 
-NAMES = [name for name, policy in POLICIES.items() if issubclass(policy, DataParallelPolicy)]
+NAMES = list(policies_of(DataParallelPolicy))
 
 IN_TURN = ("serial", "wfbp", "ddp", "jia", "gradientflow", "dear", "tictac", "poseidon")
 """What these send goes in an order that does not depend on its times, so a quicker network never makes them slower;

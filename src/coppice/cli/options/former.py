@@ -28,8 +28,14 @@ def read_former_flags(command: Any) -> None:
         return
     parse = command.parse_args
 
+    joined = [flags for flags, each in former.values() if each.value.startswith("+")]
+
     def parse_args(context: Any, words: Sequence[str]) -> Any:
-        return parse(context, [*renamed(list(words))])
+        found = [*renamed(list(words))]
+        if found != [*words]:
+            for flags in joined[:1]:
+                found = _one_value(found, flags)
+        return parse(context, found)
 
     def renamed(words: list[str]) -> Iterator[str]:
         from coppice.cli.output.render import print_note
@@ -49,13 +55,33 @@ def read_former_flags(command: Any) -> None:
             flags, each = former[flag]
             now = next(name for name in flags if name.startswith("--"))
             if flag not in said:
-                rewritten = "" if each.value == "{}" else f" {each.value.format('VALUE')}"
+                rewritten = "" if each.value in ("{}", "+{}") else f" {each.value.format('VALUE')}"
                 print_note(f"note: {flag} is now {now}{rewritten}.")
                 said.add(flag)
             yield now
             if not each.takes_value:
                 yield each.value
             elif equals or words:
-                yield each.value.format(value if equals else words.pop(0))
+                yield each.value.removeprefix("+").format(value if equals else words.pop(0))
 
     command.parse_args = parse_args
+
+
+def _one_value(words: Sequence[str], flags: Sequence[str]) -> list[str]:
+    """Words in which an option that is given several times is given once, its values joined by ``+``.
+
+    Examples:
+        >>> _one_value(["job", "--policy", "ddp", "--json", "--policy=1f1b"], ["--policy"])
+        ['job', '--json', '--policy', 'ddp+1f1b']
+    """
+    kept: list[str] = []
+    values: list[str] = []
+    left = list(words)
+    while left and left[0] != "--":
+        word = left.pop(0)
+        flag, equals, value = word.partition("=")
+        if flag not in flags or not (equals or left):
+            kept.append(word)
+            continue
+        values.append(value if equals else left.pop(0))
+    return [*kept, *([flags[0], "+".join(values)] if values else []), *left]

@@ -6,6 +6,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -93,6 +94,7 @@ def _way_record(row: WhatIfRow) -> dict[str, Any]:
         "iteration_seconds": row.seconds,
         "samples_per_second": row.samples_per_second,
         "fits": row.fits,
+        "policy": row.policy,
         "layout": {
             "tp": layout.tensor,
             "pp": layout.pipeline,
@@ -122,6 +124,8 @@ def answers_table(found: Sequence[WhatIf]) -> list[str]:
             note = "" if row.fits else "does not fit"
             if len(each.rows) > 1 and row is each.best:
                 note = "best" if row.fits else note
+            if row.policy != base.policy:
+                note = ", ".join(filter(None, (note, f"under {row.policy}")))
             rows.append(
                 (
                     name,
@@ -139,8 +143,7 @@ def answers_table(found: Sequence[WhatIf]) -> list[str]:
 
 
 @with_options(
-    f"job {LAYOUT_OPTIONS} order overlap policy collectives model contention trace what_if rates settings "
-    "as_json"
+    f"job {LAYOUT_OPTIONS} policy collectives model contention trace what_if rates settings as_json"
 )
 def estimate(
     options: JobOptions,
@@ -158,46 +161,35 @@ def estimate(
     Examples:
       coppice train estimate gpt-175b --topology dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
       coppice train estimate gpt-175b --topology dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 \
-        --shard zero1 --overlap megatron --trace step.json
+        --shard zero1 --policy megatron --trace step.json
       coppice train estimate gpt-175b --topology dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
     """  # noqa: D301 (\b is for the help formatter)
+    from msgspec.structs import replace as changed_fields
+
     from coppice.iteration.accuracy import estimate_range
-    from coppice.iteration.composing.composed import composed_job
-    from coppice.iteration.job.paced import simulated_job
-    from coppice.iteration.memory import memory_of
+    from coppice.iteration.composing.composed import simulated_job
     from coppice.iteration.page.jobs import PART_NAMES
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
     from coppice.simulation.models import model_of
 
     asked = load_job(options)
+    if contention:
+        asked = replace(asked, run=changed_fields(asked.run, contention=contention))
     costs = asked.run.collectives or CALIBRATED
     if costs != CALIBRATED and what_if:
         raise InputError(
             f"expected {CALIBRATED} collectives with --what-if, found {costs}: leave --collectives out."
         )
-    chosen, layout, machines = asked.model, asked.layout, asked.cluster
-    if asked.run.policy is not None:
-        if what_if:
-            raise InputError(
-                f"expected no policy with --what-if, found {asked.run.policy}: leave --policy out."
-            )
-        composed = composed_job(asked, contention=contention)
-        layout, simulated = composed.layout, composed.step
-        if simulated is None:
-            if trace is not None:
-                raise InputError(
-                    f"expected a simulated step for --trace, found a plan of {asked.run.policy}: leave --trace out."
-                )
-            _print_planned(asked, composed, as_json=as_json)
-            return
-        found, held = simulated, composed.memory
-    else:
-        found = simulated_job(asked, contention=contention)
-        held = memory_of(chosen, layout, asked.cluster.framework)
+    chosen, machines = asked.model, asked.cluster
+    composed = simulated_job(asked)
+    layout, found, held = composed.layout, composed.step, composed.memory
     changed = answers(asked, what_if)
     if trace is not None:
-        write_task_trace(found.times, trace)
+        write_task_trace(composed.times, trace)
+    if found is None:
+        _print_planned(asked, composed, changed, as_json=as_json)
+        return
     fits = held.total <= machines.device.memory_bytes
     # Ranges are known of transformers by rings with fitted constants.
     rings = isinstance(chosen, Transformer) and costs == CALIBRATED and machines.table is None
@@ -274,8 +266,10 @@ def _range_record(published: EstimateRange, seconds: float) -> dict[str, Any]:
     }
 
 
-def _print_planned(asked: TrainingJob, found: ComposedStep, *, as_json: bool) -> None:
-    """Print a job whose whole iteration a policy plans: no task is simulated that could say what waits for what."""
+def _print_planned(
+    asked: TrainingJob, found: ComposedStep, changed: Sequence[WhatIf], *, as_json: bool
+) -> None:
+    """Print a job whose whole iteration a policy plans: its operations are not those of a step with its parts."""
     if as_json:
         print_json(
             {
@@ -283,6 +277,7 @@ def _print_planned(asked: TrainingJob, found: ComposedStep, *, as_json: bool) ->
                 "lower_bound_seconds": found.lower_bound_seconds,
                 "memory_bytes": found.memory_bytes,
                 "policy": asked.run.policy,
+                **answers_record(changed),
             }
         )
         return
@@ -292,6 +287,7 @@ def _print_planned(asked: TrainingJob, found: ComposedStep, *, as_json: bool) ->
         ("memory", f"{found.memory_bytes / 1e9:.3g} GB of a {asked.cluster.device.name}"),
     ]
     print_fields(f"{asked.name} on {asked.machines.name}", fields)
+    print_lines(answers_table(changed))
 
 
 _BESIDE = {

@@ -24,7 +24,7 @@ def load_job(options: JobOptions) -> TrainingJob:
     Raises:
         InputError: As :meth:`coppice.iteration.job_options.JobOptions.load`.
     """
-    found = options.load(load_of_job)
+    found = options.load(load_of_job, note=print_note)
     note_constants(found)
     return found
 

@@ -13,7 +13,7 @@ from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
 from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option
-from coppice.options.names import CALIBRATED, PIPELINE_ORDERS, TORCH_ORDERS
+from coppice.options.names import CALIBRATED, TORCH_ORDERS
 from coppice.options.shared import JsonOption
 from coppice.text import plural, seconds_text
 
@@ -22,18 +22,18 @@ if TYPE_CHECKING:
     from coppice.iteration.step.simulated import SimulatedStep
 
 
-@with_options(f"job output order {LAYOUT_OPTIONS} overlap policy collectives model rates settings ...")
+@with_options(f"job output policy {LAYOUT_OPTIONS} collectives model rates settings ...")
 def pipeline(
     options: JobOptions,
     *,
     output: Annotated[Path, option("CSV file to write.", "-o", "--output")],
-    order: Annotated[
+    policy: Annotated[
         str | None,
         option(
-            f"Order of the pipeline: {', '.join(TORCH_ORDERS)} [default: 1f1b, of chunks interleaved].",
-            "--pipeline-order",
+            f"Policies, joined by +, one of them an order: {', '.join(TORCH_ORDERS)} [default: 1f1b, of chunks "
+            "interleaved].",
             metavar="NAME",
-            was=["--order"],
+            was=["--pipeline-order +{}", "--order +{}", "--overlap +{}"],
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -45,28 +45,25 @@ def pipeline(
 
     \b
     Examples:
-      coppice train pipeline gpt-7.5b --topology dgx-a100 --parallel pp=8 --global-batch 32 --pipeline-order zero-bubble -o order.csv
+      coppice train pipeline gpt-7.5b --topology dgx-a100 --parallel pp=8 --global-batch 32 --policy zero-bubble -o order.csv
       coppice train pipeline gpt-7.5b --topology dgx-a100 --parallel pp=4,tp=2,vp=3 --global-batch 16 \
-        --pipeline-order breadth-first -o order.csv
+        --policy breadth-first -o order.csv
     """  # noqa: D301, E501 (\b is for the help formatter)
     import sys
 
-    from coppice.iteration.composing.composed import composed_job
-    from coppice.iteration.job.paced import simulated_job
+    from coppice.iteration.composing.composed import simulated_job
     from coppice.iteration.pipeline.runnable import placement
     from coppice.iteration.pipeline.torch_csv import order_csv
 
-    asked = load_job(_with_order(options, order))
+    asked = load_job(replace(options, policy=policy))
     if asked.layout.pipeline == 1:
         raise InputError("expected a pipeline, found one stage: raise pp.")
-    if asked.run.policy is not None:
-        found = composed_job(asked).step
-        if found is None:
-            raise InputError(
-                f"expected policies that simulate a step, found {asked.run.policy}: leave it out."
-            )
-    else:
-        found = simulated_job(asked)
+    found = simulated_job(asked).step
+    if found is None:
+        raise InputError(
+            f"expected policies that simulate a step, found {asked.run.policy}, which plans the whole iteration: "
+            "take one of an order."
+        )
     passes = found.given[1]
     write_text(order_csv(passes), output)
     to_stdout = str(output) == "-"
@@ -101,20 +98,6 @@ def pipeline(
 
 
 _WHERE = {"loop": "", "v": " (V placement)", None: " (a placement of its own)"}
-
-
-def _with_order(options: JobOptions, order: str | None) -> JobOptions:
-    """The options, with an order that is a policy among the policies.
-
-    Raises:
-        InputError: If there is no such order.
-    """
-    if order is None or order in PIPELINE_ORDERS:
-        return replace(options, order=order)
-    if order not in TORCH_ORDERS:
-        raise InputError(f"expected an order of a pipeline ({', '.join(TORCH_ORDERS)}), found {order!r}.")
-    policy = options.policy
-    return replace(options, policy=order if policy is None else f"{policy}+{order}")
 
 
 def _model(asked: TrainingJob) -> str:

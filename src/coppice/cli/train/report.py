@@ -20,9 +20,7 @@ from coppice.text import size_text
 _MEMORY = ("parameters", "gradients", "optimizer", "activations")
 
 
-@with_options(
-    f"job output {LAYOUT_OPTIONS} order overlap policy collectives model contention trace rates settings as_json"
-)
+@with_options(f"job output {LAYOUT_OPTIONS} policy collectives model contention trace rates settings as_json")
 def report(
     options: JobOptions,
     *,
@@ -40,12 +38,10 @@ def report(
     \b
     Examples:
       coppice train report gpt-7.5b --topology dgx-a100 --parallel tp=8 --global-batch 16 -o iteration.html
-      coppice train report job.toml --overlap megatron --trace step.json
+      coppice train report job.toml --policy megatron --trace step.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.files import write_atomically
-    from coppice.iteration.composing.composed import composed_job
-    from coppice.iteration.job.paced import simulated_job
-    from coppice.iteration.memory import memory_of
+    from coppice.iteration.composing.composed import simulated_job
     from coppice.iteration.page.jobs import report_of_step
     from coppice.iteration.page.page import iteration_html
     from coppice.iteration.trace import write_task_trace
@@ -55,16 +51,13 @@ def report(
     with Stages() as stages:
         stages.begin("simulating")
         asked = load_job(options)
-        if asked.run.policy is None:
-            found = simulated_job(asked, contention=contention)
-            held = memory_of(asked.model, asked.layout, asked.cluster.framework)
-        else:
-            composed = composed_job(asked, contention=contention)
-            if composed.step is None:
-                raise InputError(
-                    f"expected policies whose step is simulated, found {asked.run.policy}: it plans the whole step."
-                )
-            found, held = composed.step, composed.memory
+        composed = simulated_job(asked, contention=contention or None)
+        found, held = composed.step, composed.memory
+        if found is None:
+            raise InputError(
+                f"expected policies whose step has parts, found {asked.run.policy}, which plans the whole iteration: "
+                "`coppice train estimate --trace` writes its operations."
+            )
         stages.begin("drawing")
         page = report_of_step(
             f"{asked.name} on {asked.machines.name}",

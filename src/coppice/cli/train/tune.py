@@ -5,10 +5,11 @@ from __future__ import annotations
 from math import inf
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec.structs import replace
+
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import Stages, print_fields, print_json
 from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
-from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option
 from coppice.options.shared import JsonOption
@@ -17,14 +18,20 @@ from coppice.text import plural, seconds_text, size_text
 if TYPE_CHECKING:
     from coppice.iteration.composing.tuned import TunedPolicy
 
-"""Options of the estimate that a policy to tune does not take."""
 
-
-@with_options(f"job policy {LAYOUT_OPTIONS} order overlap collectives model rates settings ...")
+@with_options(f"job policy beside {LAYOUT_OPTIONS} collectives model rates settings ...")
 def tune(
     options: JobOptions,
     *,
     policy: Annotated[str, option("The policy to tune.", metavar="NAME")],
+    beside: Annotated[
+        str | None,
+        option(
+            "Policies of the job beside it, joined by +.",
+            metavar="NAME",
+            was=["--pipeline-order +{}", "--order +{}", "--overlap +{}"],
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Tune a policy on a job, or on a workload of layers (.json), by simulation.
@@ -45,12 +52,7 @@ def tune(
         if layers is not None:
             title, found = options.job, tune_on_layers(layers, policy)
         else:
-            asked = load_job(options)
-            if asked.run.policy is not None:
-                said = asked.run.policy
-                raise InputError(
-                    f"expected a job without policies to tune one on, found {said}: take `run.policy` out."
-                )
+            asked = load_job(replace(options, policy=beside))
             title = f"{asked.name} on {asked.machines.name}"
             found = tune_on_job(asked, policy)
     if as_json:

@@ -6,8 +6,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import Any
 
-from coppice.iteration.composing.compared import BASELINE, OVERLAP_STOCK, ComparedPolicies, ComparedPolicy
-from coppice.iteration.composing.composition import ALL_POLICIES
+from coppice.iteration.composing.compared import ComparedPolicies, ComparedPolicy
+from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.step.overlap import BASELINE
 from coppice.text import seconds_text
 
 WORTH = 0.9
@@ -119,9 +120,7 @@ def advise(found: ComparedPolicies) -> Advice:
             if baseline.seconds > least
             else 0.0,
             assumes=tuple(
-                ALL_POLICIES[name].assumes
-                for name in names
-                if name in ALL_POLICIES and ALL_POLICIES[name].assumes not in ("", "nothing")
+                POLICIES[name].assumes for name in names if POLICIES[name].assumes not in ("", "nothing")
             ),
             stock=tuple(each for each in stock if each) if all(stock) else (),
         )
@@ -149,7 +148,7 @@ def _names(row: ComparedPolicy) -> list[str]:
 
 
 def _stock(name: str) -> str | None:
-    return OVERLAP_STOCK[name] if name in OVERLAP_STOCK else ALL_POLICIES[name].stock
+    return POLICIES[name].stock
 
 
 def _percent(share: float) -> str:

@@ -11,23 +11,23 @@ import itertools
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import Executor
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
-
-import msgspec
 
 from coppice.comparison.plot import check_picture, save_picture
 from coppice.comparison.pool import chosen_executor, run
 from coppice.errors import InputError
 from coppice.iteration.composing.composed import MOST_MESSAGES, compose
-from coppice.iteration.composing.composition import ALL_POLICIES, composition_of, named_policies
+from coppice.iteration.composing.composition import composition_of, named_policies
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.policies.catalogue import POLICIES, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.policy import Policy
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.predicted import predict
+from coppice.iteration.step.overlap import BASELINE
 from coppice.text import seconds_text
 
 if TYPE_CHECKING:
@@ -35,15 +35,8 @@ if TYPE_CHECKING:
     from matplotlib.figure import Figure
 
 
-BASELINE = "none"
-"""Nothing overlaps, one forward and one backward pass in turn."""
 _TOGETHER = 2
 """So many of the best of each kind are tried together."""
-OVERLAP_STOCK = {
-    "megatron": "Megatron-LM --use-distributed-optimizer --overlap-grad-reduce --overlap-param-gather",
-    "fsdp": "torch.distributed.fsdp.fully_shard(model)",
-}
-"""What runs beside computation where replicas shard what the name says, and what switches it on."""
 _KINDS = ("order", "gradients", "tensor", "recompute")
 _SAME = 1e-9
 
@@ -132,12 +125,11 @@ def compare_policies(
     processes: int | None = None,  # How many to start; None: one for each core
 ) -> ComparedPolicies:
     """Simulate a job under policies, ordered by iteration time."""
-    job = plain(job)
     every = "all" in names
-    asked = [*ALL_POLICIES, *OVERLAP_STOCK, *names] if every else names
+    asked = [*POLICIES, *names] if every else names
     alone = list(dict.fromkeys(name for name in asked if name not in (BASELINE, "all")))
     for name in alone:
-        named_policies("+".join(each for each in name.split("+") if each not in OVERLAP_STOCK) or BASELINE)
+        named_policies(name)
     alone.sort(key=lambda name: not _takes_long(name))  # what takes long begins first
     tasks = [(job, name) for name in (*alone, BASELINE)]
     with chosen_executor(executor, processes=processes, units=len(tasks), large=len(tasks) > 8) as where:
@@ -153,26 +145,16 @@ def compare_policies(
             rows += sorted(composed, key=lambda each: (not each.fits, fastest_first(each)))[:1]
     return ComparedPolicies(
         rows=tuple(sorted(rows, key=fastest_first)),
-        refused=tuple(sorted(refused, key=lambda each: [*ALL_POLICIES, each.name].index(each.name))),
+        refused=tuple(sorted(refused, key=lambda each: [*POLICIES, each.name].index(each.name))),
         baselines={baseline.family: baseline},
     )
-
-
-def plain(job: TrainingJob) -> TrainingJob:
-    """The job without its policies."""
-    run = job.run
-    return replace(job, run=type(run)(collectives=run.collectives, precision=run.precision))
 
 
 def _outcome(task: tuple[TrainingJob, str]) -> ComparedPolicy | RefusedPolicy:
     """Row of the table, or the reason why there is none."""
     job, name = task
-    parts = name.split("+")
-    overlap = next((each for each in parts if each in OVERLAP_STOCK), None)
-    policies = "+".join(each for each in parts if each != overlap) or BASELINE
     try:
-        said = replace(job, run=msgspec.structs.replace(job.run, overlap=overlap))
-        found = compose(said, composition_of(policies, ranks=job.layout.tensor))
+        found = compose(job, composition_of(name, ranks=job.layout.tensor))
     except InputError as error:
         return RefusedPolicy(name=name, reason=str(error))
     return ComparedPolicy(
@@ -193,14 +175,7 @@ def fastest_first(row: ComparedPolicy) -> tuple[float, int, str]:
 
 
 def _takes_long(name: str) -> bool:
-    return any(
-        issubclass(ALL_POLICIES[each], WholePolicy) for each in name.split("+") if each in ALL_POLICIES
-    )
-
-
-def decided_by(name: str) -> frozenset[str]:
-    """Decision that a policy, or an overlap, takes."""
-    return ALL_POLICIES[name].decides if name in ALL_POLICIES else frozenset({"gradients"})
+    return any(issubclass(POLICIES[each], WholePolicy) for each in name.split("+") if each in POLICIES)
 
 
 def _together(rows: Sequence[ComparedPolicy], baseline: ComparedPolicy) -> Iterator[str]:
@@ -215,12 +190,18 @@ def _together(rows: Sequence[ComparedPolicy], baseline: ComparedPolicy) -> Itera
     ]
     choices: list[list[str | None]] = []
     for kind in _KINDS:
-        deciding = [each.name for each in faster if each.name != BASELINE and kind in decided_by(each.name)]
-        choices.append([*deciding[:_TOGETHER], None])
+        deciding = [
+            each.name for each in faster if each.name != BASELINE and kind in POLICIES[each.name].decides
+        ]
+        alone = [name for name in deciding if len(POLICIES[name].decides & {*_KINDS}) == 1]
+        others = [
+            name for name in deciding if name not in alone
+        ]  # they decide more, so that less can be beside
+        choices.append([*alone[:_TOGETHER], *others[:1], None])
     seen: set[frozenset[str]] = set()
     for chosen in itertools.product(*choices):
         names = list(dict.fromkeys(name for name in chosen if name is not None))
-        decided = [question for name in names for question in decided_by(name)]
+        decided = [question for name in names for question in POLICIES[name].decides]
         if len(names) > 1 and len(decided) == len(set(decided)) and frozenset(names) not in seen:
             seen.add(frozenset(names))
             yield "+".join(names)
@@ -245,11 +226,11 @@ def compare_on_layers(
         >>> [(row.name, row.seconds) for row in found.rows], found.compute_seconds("gradients")
         ([('priority', 16.0), ('wfbp', 17.0), ('serial', 21.0)], 9)
     """
-    asked = list(dict.fromkeys([*ALL_POLICIES, *names] if "all" in names else names))
+    asked = list(dict.fromkeys([*POLICIES, *names] if "all" in names else names))
     asked = [name for name in asked if name != "all"]
     for name in asked:
         named_policies(name)
-    families = {_family(name) for name in asked if name in POLICIES} or {"gradients"}
+    families = {_family(name) for name in asked if _on_layers(name)} or {"gradients"}
     needed = [each for family, each in _BASELINES.items() if family in families]
     tasks = [(workload, name) for name in dict.fromkeys((*asked, *needed)) if name != BASELINE]
     with chosen_executor(
@@ -266,9 +247,13 @@ def compare_on_layers(
         rows=tuple(
             row for family in baselines for row in sorted(rows, key=fastest_first) if row.family == family
         ),
-        refused=tuple(sorted(refused, key=lambda each: [*ALL_POLICIES, each.name].index(each.name))),
+        refused=tuple(sorted(refused, key=lambda each: [*POLICIES, each.name].index(each.name))),
         baselines=baselines,
     )
+
+
+def _on_layers(name: str) -> bool:
+    return name in POLICIES and issubclass(POLICIES[name], Policy)
 
 
 def _family(name: str) -> str:
@@ -278,12 +263,12 @@ def _family(name: str) -> str:
 def _layered_outcome(task: tuple[LayerWorkload, str]) -> ComparedPolicy | RefusedPolicy:
     """Row of the table, or the reason why there is none."""
     workload, name = task
-    if name not in POLICIES:
+    if not _on_layers(name):
         single = "+" not in name
         wanted = "a policy of gradients or of pipelines" if single else "one policy at a time"
         reason = f"expected {wanted} on a workload of layers, found {name}: compare it on a job."
         return RefusedPolicy(name=name, reason=reason)
-    policy = POLICIES[name].of()
+    policy = policy_named(name).of()
     try:
         if isinstance(policy, DataParallelPolicy):
             least = policy.least_messages(workload)

@@ -2,29 +2,32 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
+from itertools import combinations
 
 from coppice.errors import InputError
 from coppice.iteration.composing.composition import Composition, composition_of
-from coppice.iteration.job.job import TrainingJob
+from coppice.iteration.job.job import Machines, TrainingJob
 from coppice.iteration.job.paced import step_of
 from coppice.iteration.memory import Memory, memory_of
 from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.pipeline.orders import breadth_first
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
-from coppice.iteration.policies.pipelined.out_of_order import FastForward, Modulo
+from coppice.iteration.policies.pipelined.out_of_order import FastForward
 from coppice.iteration.policies.pipelined.policy import Pipelined
-from coppice.iteration.policies.pipelined.steps import fast_forward_order, fold3d_messages
-from coppice.iteration.policies.tensor.catalogue import tensor_policies, transformed
-from coppice.iteration.policies.tensor.policy import TensorPolicy
+from coppice.iteration.policies.pipelined.steps import fast_forward_order
+from coppice.iteration.policies.tensor.policy import TensorPolicy, transformed
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step
+from coppice.iteration.running import TaskTimes
 from coppice.iteration.step.block import Step
-from coppice.iteration.step.overlap import Overlap, overlap_by, overlap_named
+from coppice.iteration.step.overlap import overlap_of
 from coppice.iteration.step.policy_messages import stage_workload
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.transformer import Layout, Transformer
+from coppice.iteration.workload.steps import usual_overlap
 
 MOST_MESSAGES = 20_000
 """Messages of an iteration that a step is simulated with."""
@@ -43,7 +46,8 @@ class ComposedStep:
     layout: Layout  # The layout, with the chunks that an order of pipelines has
     # What a GPU keeps, with what is in flight in the order of the pipeline; policies may keep more
     memory: Memory
-    step: SimulatedStep | None  # The simulation; None: by a plan of the whole iteration
+    times: TaskTimes  # When its tasks run
+    step: SimulatedStep | None  # Where the time goes; None: by a plan of the whole iteration
 
     @property
     def memory_bytes(self) -> float:
@@ -51,11 +55,67 @@ class ComposedStep:
         return self.memory.total
 
 
-def compose(job: TrainingJob, composition: Composition, *, contention: float = 0.0) -> ComposedStep:
-    """Apply policies to a job, and simulate one iteration.
+def simulated_job(
+    job: TrainingJob,
+    *,
+    # Another layout than its own, under those policies of the job that suit it
+    layout: Layout | None = None,
+    machines: Machines | None = None,  # Other machines than its own
+    # Share of a device's speed for which exchanges beside computation compete with it; None: what the job says
+    contention: float | None = None,
+) -> ComposedStep:
+    """Simulate one iteration of a job under its policies.
 
-    What no policy decides is as the job says it runs, otherwise as in the baseline: 1F1B, of chunks interleaved;
-    nothing overlaps.
+    A job that names none runs as is usual: nothing overlaps for transformers, and messages about gradients in buckets
+    for sequential models.
+
+    Raises:
+        InputError: If a policy does not suit the job; the message is the reason.
+
+    Examples:
+        >>> from coppice.iteration.job.file import parse_job_record
+        >>> from coppice.iteration.job.job import job_of
+        >>> job = job_of(parse_job_record('''
+        ... model.name = "resnet-50"
+        ... cluster = {topology = "dgx-a100", boxes = 2}
+        ... layout = {micro_batch = 128}
+        ... ''', where="job.toml"))
+        >>> found = simulated_job(job)
+        >>> found.composition.name, found.exposed_seconds < 0.1 * found.seconds
+        ('ddp', True)
+    """
+    lies = replace(job, layout=layout or job.layout, machines=machines or job.machines)
+    own = composition_of_job(lies)
+    share = job.run.contention or 0.0 if contention is None else contention
+    if layout is None:
+        return compose(lies, own, contention=share)
+    refused: InputError | None = None
+    for fewer in _fewer(own):
+        try:
+            return compose(lies, fewer, contention=share)
+        except InputError as error:
+            refused = refused or error
+    raise refused or InputError(f"expected a layout of {job.name}, found {layout}.")
+
+
+def composition_of_job(job: TrainingJob) -> Composition:
+    """The policies that a job names, otherwise what is usual for its model."""
+    if job.run.policy is None and not isinstance(job.model, Transformer):
+        return composition_of(usual_overlap(job.layout))
+    return composition_of(job.run.policy or "none", job.run.settings, ranks=job.layout.tensor)
+
+
+def _fewer(composition: Composition) -> Iterator[Composition]:
+    """A composition, and what is left of it without some of its policies, the most first."""
+    for count in range(len(composition.policies), -1, -1):
+        for policies in combinations(composition.policies, count):
+            yield Composition(policies=policies)
+
+
+def compose(job: TrainingJob, composition: Composition, *, contention: float = 0.0) -> ComposedStep:
+    """Apply policies to a job instead of its own, and simulate one iteration.
+
+    What no policy decides is as in the baseline: 1F1B, of chunks interleaved; nothing overlaps.
 
     Args:
         job: The job; policies of pipelines take its stages, and change its chunks where they need others.
@@ -63,21 +123,21 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
         contention: Share of a device's speed for which communication beside computation competes with it.
 
     Raises:
-        InputError: If a policy does not suit the job, or decides what the job says; the message is the reason.
+        InputError: If a policy does not suit the job; the message is the reason.
     """
-    composition = _with_run(job, composition)
     if composition.staleness:
         raise InputError(
             f"expected policies whose gradients are of this iteration, found {composition.name}, whose are "
             f"{composition.staleness} late: `coppice train policy` simulates it."
         )
-    pipelined = next((each for each in composition.policies if isinstance(each, Pipelined)), None)
+    policies = composition.policies
+    pipelined = next((each for each in policies if isinstance(each, Pipelined)), None)
     layout = _layout(job, pipelined)
     step = step_of(job.model, layout, job.machines)
-    step = transformed(step, [each for each in composition.policies if isinstance(each, TensorPolicy)])
-    order = _order(step, layout, pipelined, job.run.order)
+    step = transformed(step, [each for each in policies if isinstance(each, TensorPolicy)])
+    name, order = _order(step, layout, pipelined)
     held = _memory(job, layout, step, order)
-    whole = next((each for each in composition.policies if isinstance(each, WholePolicy)), None)
+    whole = next((each for each in policies if isinstance(each, WholePolicy)), None)
     if whole is not None:
         planned = plan_step(step, order, whole)
         return ComposedStep(
@@ -89,14 +149,15 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
             compute_seconds=_computation(step, order),
             layout=layout,
             memory=held,
+            times=planned.times,
             step=None,
         )
-    gradients = next((each for each in composition.policies if isinstance(each, DataParallelPolicy)), None)
+    gradients = next((each for each in policies if isinstance(each, DataParallelPolicy)), None)
     if gradients is not None and step.replicas > 1:
         _refuse_many(composition, _least_messages(step, gradients), at_least="at least ")
-    overlap = _overlap(step, order, pipelined, gradients, job.run.overlap)
+    overlap = overlap_of(policies, step, order)
     _refuse_many(composition, len(overlap.messages))
-    found = simulate_step(step, order, name=composition.name, overlap=overlap, contention=contention)
+    found = simulate_step(step, order, name=name, overlap=overlap, contention=contention)
     return ComposedStep(
         composition=composition,
         seconds=found.seconds,
@@ -106,36 +167,9 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
         compute_seconds=_computation(step, order),
         layout=layout,
         memory=held,
+        times=found.times,
         step=found,
     )
-
-
-def composed_job(job: TrainingJob, *, contention: float = 0.0) -> ComposedStep:
-    """Apply a job's own policies, and simulate one iteration.
-
-    Args:
-        job: The job; none of its policies: the baseline.
-        contention: As for :func:`compose`.
-    """
-    composition = composition_of(job.run.policy or "none", job.run.settings, ranks=job.layout.tensor)
-    return compose(job, composition, contention=contention)
-
-
-def _with_run(job: TrainingJob, composition: Composition) -> Composition:
-    """Add the tensor-parallel policies that the job sets itself."""
-    said = {"order": ("order", job.run.order), "gradients": ("overlap", job.run.overlap)}
-    for policy in composition.policies:
-        for question in sorted(policy.decides & said.keys()):
-            key, value = said[question]
-            if value is not None:
-                raise InputError(
-                    f"expected `{key}` or a policy that decides {question}, found {value} and {policy.name}: "
-                    "leave one out."
-                )
-    if not job.run.inside:
-        return composition
-    inside = tensor_policies(job.run.inside, ranks=job.layout.tensor)
-    return Composition(policies=(*composition.policies, *inside))
 
 
 def _memory(job: TrainingJob, layout: Layout, step: Step, order: PipelineOrder) -> Memory:
@@ -194,48 +228,21 @@ def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
         return layout
     if layout.pipeline == 1:
         raise InputError(f"expected a pipeline for policy {policy.name}, found one stage: raise pp.")
-    chunks = getattr(policy.settings, "chunks", 1)
-    if isinstance(policy, Modulo) and isinstance(job.model, Transformer):
-        chunks = job.model.layers // layout.pipeline
-    elif chunks > 1 and layout.chunks > 1:
-        chunks = layout.chunks
-    changed = replace(layout, chunks=chunks)
-    if isinstance(job.model, Transformer) and job.model.layers % (layout.pipeline * chunks):
+    layers = job.model.layers if isinstance(job.model, Transformer) else None
+    chunks = policy.chunks_on(layout.chunks, layout.pipeline, layers)
+    if layers is not None and layers < layout.pipeline * chunks:
         raise InputError(
-            f"expected {job.model.layers} layers in {layout.pipeline} x {chunks} stages for policy {policy.name}, "
-            "found that they do not divide: change `chunks`."
+            f"expected at most as many stages as the {layers} layers, found {layout.pipeline} x {chunks} for policy "
+            f"{policy.name}: lower pp or `chunks`."
         )
-    return changed
+    return replace(layout, chunks=chunks)
 
 
-def _order(step: Step, layout: Layout, policy: Pipelined | None, said: str | None) -> PipelineOrder:
-    """Pipeline order: that of a policy, otherwise that of the job."""
+def _order(step: Step, layout: Layout, policy: Pipelined | None) -> tuple[str, PipelineOrder]:
+    """Pipeline order and its name: that of a policy, otherwise the usual one."""
     devices, count, chunks = layout.pipeline, layout.micro_batches, layout.chunks
     if isinstance(policy, FastForward):
-        name = "gpipe"
-        if isinstance(policy, Modulo):
-            return fast_forward_order(step, breadth_first(devices, count, chunks))
-    elif isinstance(policy, Fold3D):
-        name = "breadth-first"
-    else:
-        name = policy.name if policy is not None else (said or "")
-    order = order_for(name or None, devices, count, chunks)[1]
-    return fast_forward_order(step, order) if isinstance(policy, FastForward) else order
-
-
-def _overlap(
-    step: Step,
-    order: PipelineOrder,
-    pipelined: Pipelined | None,
-    gradients: DataParallelPolicy | None,
-    said: str | None,
-) -> Overlap:
-    """Communication overlapped with computation."""
-    if isinstance(pipelined, Fold3D):
-        if step.replicas > 1 and step.shares_optimizer:
-            return overlap_named("fold3d", step, order)  # which says why not
-        messages = fold3d_messages(step, order, share=pipelined.settings.share)
-        return Overlap(name="fold3d", messages=messages, synchronous_step=False)
-    if gradients is not None:
-        return overlap_by(gradients, step, order)
-    return overlap_named(said or "none", step, order)
+        return policy.name, fast_forward_order(step, breadth_first(devices, count, chunks))
+    if isinstance(policy, Fold3D):
+        return policy.name, breadth_first(devices, count, chunks)
+    return order_for(None if policy is None else policy.name, devices, count, chunks)

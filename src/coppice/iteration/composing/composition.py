@@ -9,12 +9,8 @@ from typing import Any
 from coppice.errors import InputError
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.policy import ConfiguredPolicy
-from coppice.iteration.policies.tensor.catalogue import TENSOR_POLICIES
-from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES
+from coppice.iteration.step.overlap import BASELINE
 from coppice.text import suggestion
-
-ALL_POLICIES: dict[str, type[ConfiguredPolicy]] = {**POLICIES, **TENSOR_POLICIES, **WHOLE_POLICIES}
-"""Every policy by its name."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -41,7 +37,7 @@ class Composition:
     @property
     def name(self) -> str:
         """Joined names."""
-        return "+".join(policy.name for policy in self.policies) or "none"
+        return "+".join(policy.name for policy in self.policies) or BASELINE
 
     @property
     def staleness(self) -> int:
@@ -51,10 +47,10 @@ class Composition:
 
 def named_policies(text: str) -> list[str]:
     """Parse a text such as ``dear+breadth-first``; ``none`` is the baseline."""
-    names = [] if text == "none" else [name.strip() for name in text.split("+")]
+    names = [name for each in text.split("+") if (name := each.strip()) != BASELINE]
     for name in names:
-        if name not in ALL_POLICIES:
-            near = suggestion(name, ALL_POLICIES)
+        if name not in POLICIES:
+            near = suggestion(name, POLICIES)
             raise InputError(f"expected policies such as ddp or dear+breadth-first, found {name!r}: {near}")
     return names
 
@@ -67,9 +63,7 @@ def owners_of(key: str, names: Sequence[str]) -> list[str]:
         (['bytescheduler'], ['1f1b'])
     """
     owner, _, option = key.rpartition(".")
-    return [
-        name for name in names if ALL_POLICIES[name].option_named(option) is not None and owner in ("", name)
-    ]
+    return [name for name in names if POLICIES[name].option_named(option) is not None and owner in ("", name)]
 
 
 def composition_of(
@@ -92,7 +86,7 @@ def composition_of(
         owners = owners_of(key, names)
         if len(owners) != 1:
             has = ", ".join(
-                f"{name}.{each}" for name in names for each in ALL_POLICIES[name].options.__struct_fields__
+                f"{name}.{each}" for name in names for each in POLICIES[name].options.__struct_fields__
             )
             found = "none of them has" if not owners else f"{' and '.join(owners)} have"
             raise InputError(
@@ -100,6 +94,6 @@ def composition_of(
             )
         given[owners[0]][key.rpartition(".")[2]] = value
     for name, own in given.items():
-        if ranks is not None and "ranks" in ALL_POLICIES[name].options.__struct_fields__:
+        if ranks is not None and "ranks" in POLICIES[name].options.__struct_fields__:
             own.setdefault("ranks", max(2, ranks))  # a group of one exchanges nothing, whatever the policy
-    return Composition(policies=tuple(ALL_POLICIES[name].of(**given[name]) for name in names))
+    return Composition(policies=tuple(POLICIES[name].of(**given[name]) for name in names))

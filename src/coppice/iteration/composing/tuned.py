@@ -14,10 +14,11 @@ from typing import Any
 import msgspec
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composed import compose
-from coppice.iteration.composing.composition import ALL_POLICIES, Composition, named_policies
+from coppice.iteration.composing.composed import compose, composition_of_job
+from coppice.iteration.composing.composition import Composition, named_policies
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.policy import ConfiguredPolicy, Policy
 from coppice.iteration.predicted import predict
@@ -110,16 +111,20 @@ def tune_on_job(job: TrainingJob, name: str) -> TunedPolicy:
     """Tune a policy on a job; a policy's own tuner takes the stage with the most gradients.
 
     Args:
-        job: The job, and how it runs otherwise.
+        job: The job, whose own policies it stays under.
+
+    Raises:
+        InputError: If one of these decides the same, or the policy does not suit the job.
     """
+    own = composition_of_job(job) if job.run.policy is not None else Composition()
     policy = _policy(name, ranks=job.layout.tensor)
     starts: list[Callable[[], Mapping[str, Any]]] = []
     if isinstance(policy, DataParallelPolicy):
-        starts.append(lambda: policy.tune(_largest_stage(job)))
+        starts.append(lambda: policy.tune(_largest_stage(job, own)))
 
     def seconds(settings: Mapping[str, Any]) -> float:
         changed = type(policy)(msgspec.structs.replace(policy.settings, **settings))
-        return compose(job, Composition(policies=(changed,))).seconds
+        return compose(job, Composition(policies=(*own.policies, changed))).seconds
 
     found = _tuned(policy, starts, seconds)
     kept = {name: value for name, value in found.settings.items() if name not in _OF_JOB}
@@ -131,15 +136,16 @@ def _policy(name: str, *, ranks: int | None = None) -> ConfiguredPolicy:
     names = named_policies(name)
     if len(names) != 1:
         raise InputError(f"expected one policy to tune, found {name}: name one, such as bytescheduler.")
-    own = ALL_POLICIES[names[0]]
+    own = POLICIES[names[0]]
     takes = ranks is not None and "ranks" in own.options.__struct_fields__
     return own.of(**({"ranks": max(2, ranks or 2)} if takes else {}))
 
 
-def _largest_stage(job: TrainingJob) -> LayerWorkload:
+def _largest_stage(job: TrainingJob, own: Composition) -> LayerWorkload:
     """The stage with the most gradients, as a workload for gradient policies."""
-    step = compose(job, Composition()).step
-    assert step is not None  # the baseline plans nothing
+    step = compose(job, own).step
+    if step is None:
+        raise InputError(f"expected policies beside one of gradients, found {own.name}: leave it out.")
     made = step.given[0]
     most = max(range(len(made.stages)), key=lambda each: sum(block.parameters for block in made.stages[each]))
     return stage_workload(made, most)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import tomllib
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +14,7 @@ from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import read_text
 from coppice.iteration.job.job import TrainingJob, job_of
-from coppice.iteration.job.tables import JobRecord
+from coppice.iteration.job.tables import FORMER_POLICY_KEYS, JobRecord
 from coppice.text import suggestion
 
 _PLACE = re.compile(r"^(?P<words>.*?)(?: - at `\$\.?(?P<path>[^`]*)`)?$", re.DOTALL)
@@ -31,15 +31,30 @@ def read_job(path: Path | str) -> TrainingJob:
     return job_of(read_job_record(path), folder=Path(path).parent)
 
 
-def read_job_record(path: Path | str) -> JobRecord:
-    """Read the tables of a job file."""
-    return parse_job_record(read_text(path, what="the job"), where=str(path))
+def read_job_record(path: Path | str, *, note: Callable[[str], None] | None = None) -> JobRecord:
+    """Read the tables of a job file.
+
+    Args:
+        note: Takes a note on each key that has another name now.
+    """
+    return parse_job_record(read_text(path, what="the job"), where=str(path), note=note)
 
 
-def parse_job_record(text: str, *, where: str) -> JobRecord:
+def parse_job_record(text: str, *, where: str, note: Callable[[str], None] | None = None) -> JobRecord:
     r"""Parse the tables of a job file.
 
+    Policies of a file that names them by ``run.order``, ``run.overlap`` and ``run.inside`` become those of
+    ``run.policy``.
+
+    Args:
+        text: The file.
+        where: Where it is from, for messages.
+        note: Takes a note on each key that has another name now.
+
     Examples:
+        >>> parse_job_record("run.order = 'gpipe'\nrun.overlap = 'ddp'", where="a.toml").run.policy
+        'gpipe+ddp'
+
         >>> parse_job_record("[layout]\ncp = 2", where="a.toml").layout.cp
         2
     """
@@ -47,7 +62,30 @@ def parse_job_record(text: str, *, where: str) -> JobRecord:
         data = tomllib.loads(text)
     except tomllib.TOMLDecodeError as error:
         raise InputError(f"expected TOML in {where}, found otherwise: {error}.") from None
-    return _converted(data, where)
+    return _converted(_with_one_policy(data, where, note), where)
+
+
+def _with_one_policy(data: dict[str, Any], where: str, note: Callable[[str], None] | None) -> dict[str, Any]:
+    """Tables whose policies are all named by one key."""
+    run = data.get("run")
+    if not isinstance(run, dict) or not run.keys() & FORMER_POLICY_KEYS:
+        return data
+    names: list[str] = []
+    for key in ("policy", *FORMER_POLICY_KEYS):
+        if key not in run:
+            continue
+        value = run[key]
+        if not isinstance(value, str):
+            if key == "policy":
+                return data  # which is refused like any other value
+            raise InputError(
+                f"`run.{key}`: expected a string ({FORMER_POLICY_KEYS[key]}), found {_shown(value)} in {where}."
+            )
+        names += [name for each in value.split("+") if (name := each.strip()) != "none"]
+        if key != "policy" and note is not None:
+            note(f"note: run.{key} is now run.policy in {where}.")
+    kept = {key: value for key, value in run.items() if key not in FORMER_POLICY_KEYS}
+    return {**data, "run": {**kept, "policy": "+".join(names) or "none"}}
 
 
 def with_values(record: JobRecord, values: Mapping[str, Mapping[str, object]]) -> JobRecord:

@@ -104,18 +104,12 @@ class LayoutTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
 class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Run options."""
 
-    order: Annotated[str, Meta(description="order of the pipeline")] | None = None
-    overlap: (
-        Annotated[str, Meta(description="what runs beside computation: none, fsdp, megatron; ddp of nets")]
-        | None
-    ) = None
-    inside: (
-        Annotated[str, Meta(description="policies inside layers, joined by +, such as decomposition+lynx")]
-        | None
-    ) = None
     policy: (
         Annotated[
-            str, Meta(description="policies that are composed, joined by +, such as dear+breadth-first")
+            str,
+            Meta(
+                description="policies, joined by +, such as dear+breadth-first+lynx; none: nothing overlaps"
+            ),
         ]
         | None
     ) = None
@@ -149,10 +143,27 @@ class RunTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_de
         ]
         | None
     ) = None
+    contention: (
+        Annotated[
+            float,
+            Meta(
+                ge=0, le=1, description="share of a GPU that communication takes from concurrent computation"
+            ),
+        ]
+        | None
+    ) = None
     precision: (
         Annotated[float, Meta(gt=0, le=1000, description="how much faster products are than with 16 bits")]
         | None
     ) = None
+
+
+FORMER_POLICY_KEYS = {
+    "order": "order of the pipeline",
+    "overlap": "what runs beside computation",
+    "inside": "policies inside layers",
+}
+"""Keys of the run table that named policies before ``policy`` named all of them, and are still read."""
 
 
 class JobRecord(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):

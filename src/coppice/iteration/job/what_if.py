@@ -4,7 +4,8 @@ A member that is slower than the others paces them all: sums and stages wait for
 computed: keep the job as it is at the pace of the slowest member, keep that member and lay the job out anew, or drain
 its box and lay the job out on those that remain, some of which may be left idle; each time in the fastest layout that
 fits. Which one is better is decided by samples a second. Layouts found anew are set beside the best that is known
-of the healthy job: the first answer is the job as it is, and laid out anew.
+of the healthy job: the first answer is the job as it is, and laid out anew. All run under the job's policies; a layout
+found anew does without those that do not suit it, and says so.
 """
 
 from __future__ import annotations
@@ -17,12 +18,11 @@ import numpy as np
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import CONSTANTS
+from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob, device_of
-from coppice.iteration.job.paced import simulated_job
 from coppice.iteration.machine import Cluster
 from coppice.iteration.measured.table import DeviceTable
-from coppice.iteration.memory import memory_of
 from coppice.iteration.search import search_layouts
 from coppice.iteration.transformer import Layout
 from coppice.text import suggestion
@@ -137,6 +137,7 @@ class WhatIfRow:
     layout: Layout  # How the job lies on them
     seconds: float  # An iteration
     samples_per_second: float  # What is trained in a second
+    policy: str  # The policies, joined by `+`; `none`: nothing overlaps
     fits: bool = True  # It fits the memory of a GPU
     searched: bool = True  # The layout is the fastest that was found, not the job's own
 
@@ -256,15 +257,15 @@ def _row(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
 
 def _at(job: TrainingJob, way: str, machines: Machines, layout: Layout) -> WhatIfRow:
     other = None if layout is job.layout else layout
-    seconds = simulated_job(job, layout=other, machines=machines).seconds
-    held = memory_of(job.model, layout, job.cluster.framework).total
+    found = simulated_job(job, layout=other, machines=machines)
     return WhatIfRow(
         way=way,
         gpus=layout.gpus,
         layout=layout,
-        seconds=seconds,
-        samples_per_second=layout.global_batch / seconds,
-        fits=held <= machines.cluster.device.memory_bytes,
+        seconds=found.seconds,
+        samples_per_second=layout.global_batch / found.seconds,
+        policy=found.composition.name,
+        fits=found.memory_bytes <= machines.cluster.device.memory_bytes,
         searched=layout is not job.layout,
     )
 

@@ -53,6 +53,7 @@ class ConfiguredPolicy(ABC):
     name: ClassVar[str]  # What users call it
     about: ClassVar[str]  # What it is, in a line, with its publication
     assumes: ClassVar[str] = ""  # What it needs, in a line
+    kind: ClassVar[str] = "a policy"  # What errors call those of its kind
     # What switches it on in PyTorch, DeepSpeed or Megatron-LM as they are; None: nothing does
     stock: ClassVar[str | None] = None
     # What it decides, of `gradients`, `order`, `tensor`, `recompute`, `experts` and `weights`; policies that

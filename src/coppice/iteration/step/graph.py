@@ -203,7 +203,7 @@ class _Lowering(Programs):
         waited = []
         for number, each in enumerate(messages):
             task = int(made[number])
-            for before in each.after:
+            for before in each.after if self.in_order or not each.after_step else ():
                 self.within.add(task, int(made[before]))
             if each.stage is None:
                 passes = (
@@ -212,7 +212,7 @@ class _Lowering(Programs):
                     else self.last(each.device)
                 )
                 self.within.add(task, self.tail[passes])
-            elif each.layers:
+            elif each.layers and not each.after_step:
                 self._after_gradients(task, each.stage, each.layers)
             if each.after_step:
                 self.late.append(task)
@@ -234,7 +234,12 @@ class _Lowering(Programs):
     def _update(self, made: _Ints) -> None:
         """Optimizer step of every block, after its messages and the device's passes."""
         awaited: dict[tuple[int | None, int], list[int]] = {}
+        follows: dict[tuple[int | None, int], list[int]] = {}  # what gathers a block's parameters
         for number, each in enumerate(self.overlap.messages):
+            if each.after_step:
+                for layer in each.layers:
+                    follows.setdefault((each.stage, layer), []).append(int(made[number]))
+                continue
             for layer in each.needed_by:
                 awaited.setdefault((each.stage, layer), []).append(int(made[number]))
         for stage in range(self.order.stages):
@@ -249,6 +254,8 @@ class _Lowering(Programs):
                     self.within.add(task, message)
                 if self.in_order:
                     self.across.add(self.begins(stage, (layer,)), task)
+                    for message in follows.get((stage, layer), ()):
+                        self.within.add(message, task)
 
     def _acknowledge(self, made: _Ints) -> None:
         """Credit windows of the devices' streams, and when credit returns."""

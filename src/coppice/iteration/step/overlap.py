@@ -1,15 +1,11 @@
-"""Overlap of a step's communication: none, a data-parallel policy's messages, ZeRO-3, or Megatron's optimizer.
+"""Overlap of a step's communication, as a policy of gradients decides it.
 
-* ``none``: passes, sends, gradient all-reduces and the optimizer take turns.
-* ``fsdp``: parameters that replicas shard are gathered while the layer before computes, two layers at a time, and
-  gradients are scattered beside the backward pass, for every micro-batch (ZeRO-3: Rajbhandari et al., SC 2020; PyTorch
-  FSDP: Zhao et al., VLDB 2023, section 3.3, whose limit on gathers in flight is two as well).
-* a data-parallel policy by its name, asked stage by stage: its messages run beside the last backward pass of a stage,
-  and where it lets layers run before all gradients are summed, beside the next iteration.
-* ``fold3d``: sums of chunks in two messages, of which the next forward pass awaits one (Fold3D, TPDS 2023).
-* ``megatron``: the distributed optimizer of Megatron-LM with both of its overlaps: buckets of gradients are scattered
-  beside the last backward passes, and of parameters gathered beside the first forward passes of the next iteration. A
-  bucket has 40 million weights, or a million for each replica if that is more.
+* The baseline: passes, sends, gradient all-reduces and the optimizer take turns.
+* A data-parallel policy is asked stage by stage: its messages run beside the last backward pass of a stage, and where
+  it lets layers run before all gradients are summed, beside the next iteration.
+* ``fold3d``: sums of chunks in two messages, of which the next forward pass awaits one.
+* ``megatron`` and ``fsdp``: what replicas shard is gathered ahead, and gradients are scattered beside passes
+  (:mod:`coppice.iteration.policies.data_parallel.sharded`).
 """
 
 from __future__ import annotations
@@ -21,19 +17,20 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.data_parallel.sharded import (
+    DistributedOptimizer,
+    FullyShardedData,
+    ShardedPolicy,
+)
+from coppice.iteration.policies.pipelined.fold3d import Fold3D
 from coppice.iteration.policies.pipelined.steps import fold3d_messages
+from coppice.iteration.policies.policy import ConfiguredPolicy
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.policy_messages import StepMessage, policy_messages
 
 _BUCKET, _BUCKET_OF_REPLICA = 40_000_000, 1_000_000
-OVERLAPS = (
-    "none",
-    "fsdp",
-    "megatron",
-    *(name for name, policy in POLICIES.items() if issubclass(policy, DataParallelPolicy)),
-    "fold3d",
-)
-"""What may run beside computation."""
+BASELINE = "none"
+"""Nothing overlaps."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -58,65 +55,61 @@ class Overlap:
 
 
 def overlap_named(name: str, step: Step, order: PipelineOrder) -> Overlap:
-    """Look up a kind of overlap.
+    """What a policy of gradients overlaps with computation, with its defaults; ``none``: the baseline."""
+    if name == BASELINE:
+        return overlap_of([], step, order)
+    known = {each: policy for each, policy in POLICIES.items() if _decides_gradients(policy)}
+    if name not in known:
+        raise InputError(f"expected an overlap ({', '.join((BASELINE, *known))}), found {name!r}.")
+    return overlap_of([known[name].of()], step, order)
 
-    Args:
-        name: One of :data:`OVERLAPS`.
+
+def _decides_gradients(policy: type[ConfiguredPolicy]) -> bool:
+    return issubclass(policy, DataParallelPolicy | ShardedPolicy | Fold3D)
+
+
+def overlap_of(policies: Sequence[ConfiguredPolicy], step: Step, order: PipelineOrder) -> Overlap:
+    """What one of some policies overlaps with computation; none of them: the baseline.
+
+    Raises:
+        InputError: If replicas shard otherwise than the policy needs.
     """
-    if name not in OVERLAPS:
-        raise InputError(f"expected an overlap ({', '.join(OVERLAPS)}), found {name!r}.")
+    policy = next((each for each in policies if _decides_gradients(type(each))), None)
     sharded = any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges)
-    if name == "none":
-        return Overlap(
-            name=name, sends_block=True, messages=() if sharded else tuple(_at_the_end(step, order))
-        )
-    if name == "fsdp":
+    if policy is None:
+        messages = () if sharded else tuple(_at_the_end(step, order))
+        return Overlap(name=BASELINE, sends_block=True, messages=messages)
+    name = policy.name
+    if isinstance(policy, FullyShardedData):
         if not sharded and step.replicas > 1:
             raise InputError(
-                "expected parameters that replicas shard for overlap fsdp, found none: take `shard=zero3`."
+                f"expected parameters that replicas shard for policy {name}, found none: take `shard=zero3`."
             )
         return Overlap(name=name, gathers_ahead=True)
-    if name == "fold3d":
-        _refuse_shared(name, step, optimizer=True)
-        return Overlap(name=name, messages=fold3d_messages(step, order), synchronous_step=False)
-    if name == "megatron":
-        _refuse_shared(name, step, optimizer=False)
+    if sharded and step.replicas > 1:
+        raise InputError(
+            f"expected parameters that replicas keep for policy {name}, found them sharded, so that gradients are "
+            "scattered inside passes and no message is left to order: take fsdp."
+        )
+    if isinstance(policy, Fold3D):
+        messages = fold3d_messages(step, order, share=policy.settings.share)
+        return Overlap(name=name, messages=messages, synchronous_step=False)
+    if isinstance(policy, DistributedOptimizer):
         if not step.shares_optimizer and step.replicas > 1:
             raise InputError(
-                "expected an optimizer that replicas shard for overlap megatron, found none: take `shard=zero1`."
+                f"expected an optimizer that replicas shard for policy {name}, found none: take `shard=zero1`."
             )
         return Overlap(name=name, messages=tuple(_megatron(step, order)))
-    policy = POLICIES[name].of()
-    assert isinstance(policy, DataParallelPolicy)  # by OVERLAPS
-    return overlap_by(policy, step, order)
-
-
-def _refuse_shared(name: str, step: Step, *, optimizer: bool) -> None:
-    """Refuse a step whose replicas shard parameters, or the optimizer if that matters."""
+    assert isinstance(policy, DataParallelPolicy)  # by _decides_gradients
     if step.replicas == 1:
-        return
-    if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
-        raise InputError(
-            f"expected parameters that replicas keep for overlap {name}, found them sharded: take fsdp."
-        )
-    if optimizer and step.shares_optimizer:
-        raise InputError(
-            f"expected an optimizer that replicas do not shard for overlap {name}, found one: take megatron."
-        )
-
-
-def overlap_by(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> Overlap:
-    """Overlap by a data-parallel policy."""
-    _refuse_shared(policy.name, step, optimizer=True)
-    if step.replicas == 1:
-        return Overlap(name=policy.name)
+        return Overlap(name=name)
     decided = policy_messages(policy, step, order)
     if decided.backward and order.co_scheduled:
         raise InputError(
-            f"expected passes in turn for policy {policy.name}, found an order that runs two at once: take 1f1b."
+            f"expected passes in turn for policy {name}, found an order that runs two at once: take 1f1b."
         )
     return Overlap(
-        name=policy.name,
+        name=name,
         messages=tuple(decided.messages),
         synchronous_step=decided.synchronous_step,
         backward=decided.backward,

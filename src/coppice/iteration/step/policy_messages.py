@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 
+from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.messages import Message
 from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
 
 _LEAST = 1e-30  # seconds: of a network that is never the limit
@@ -23,7 +26,8 @@ class StepMessage:
     device: int  # The pipeline device that sends it
     # The stage that it is about; None: all of the device, when that has run its passes
     stage: int | None = None
-    layers: tuple[int, ...] = ()  # Blocks of the stage whose gradients are there before it starts
+    # Blocks of the stage whose gradients are there before it starts; after the optimizer: which are updated
+    layers: tuple[int, ...] = ()
     after: tuple[int, ...] = ()  # Numbers of messages that end before it starts
     after_step: bool = False  # It comes after the optimizer
     # Blocks of the stage whose next forward pass waits for it; none: the optimizer waits
@@ -75,10 +79,61 @@ class StepDecisions:
 _WORKS = {"backward": Work.BACKWARD, "input_gradient": Work.INPUT, "weight_gradient": Work.WEIGHT}
 
 
+def _refuse_servers(policy: DataParallelPolicy, messages: Sequence[Message]) -> None:
+    """Refuse what replicas that shard the optimizer cannot send."""
+    other = next((each.collective for each in messages if each.collective not in _RINGS), None)
+    if other is not None:
+        what = "servers keep the optimizer" if other in ("push", "pull") else "factors are of whole gradients"
+        raise InputError(
+            f"expected an optimizer that replicas do not shard for policy {policy.name}, found one, but its {what}: "
+            "take `shard=none`, or a policy that sums gradients."
+        )
+
+
+def sharded_messages(
+    messages: Sequence[StepMessage], carried: Sequence[tuple[int, ...]], step: Step, *, first: int
+) -> list[StepMessage]:
+    """Messages of a stage whose replicas shard the optimizer: gradients are scattered, parameters gathered.
+
+    Args:
+        messages: All-reduces, or reduce-scatters and all-gathers.
+        carried: Blocks whose gradients each carries.
+        first: Number of the first message.
+    """
+    found: list[StepMessage] = []
+    gathers: list[StepMessage] = []
+    for number, (each, layers) in enumerate(zip(messages, carried, strict=True), first):
+        if each.exchange.collective == "all_gather":
+            found.append(replace(each, after_step=True, layers=layers))
+            continue
+        scattered = replace(each, needed_by=layers)
+        if each.exchange.collective == "all_reduce":
+            size = each.exchange.size_bytes
+            scattered = replace(scattered, exchange=step.message("reduce_scatter", size))
+            gathers.append(
+                replace(
+                    each,
+                    name=f"parameters of {each.name}",
+                    exchange=step.message("all_gather", size),
+                    after=(number,),
+                    after_step=True,
+                    layers=layers,
+                    priority=each.priority or _STAGE * (each.stage or 0) + min(layers),
+                )
+            )
+        found.append(scattered)
+    return [*found, *gathers]
+
+
 def policy_messages(policy: DataParallelPolicy, step: Step, order: PipelineOrder) -> StepDecisions:
     """Messages of a policy, stage by stage.
 
     Of several stages of a device the one nearest to the input goes first, where the policy has priorities at all.
+    Where replicas shard the optimizer (ZeRO-1, ZeRO-2) an all-reduce becomes two messages: gradients are scattered when
+    the policy sends them, and parameters gathered before what the policy lets wait for the sum.
+
+    Raises:
+        InputError: If replicas shard the optimizer, and the policy sends gradients otherwise than by collectives.
     """
     found: list[StepMessage] = []
     backward: dict[int, list[tuple[Work, int]]] = {}
@@ -95,6 +150,8 @@ def policy_messages(policy: DataParallelPolicy, step: Step, order: PipelineOrder
         synchronous &= all(message.needed_by == workload.roots for message in messages)
         ranked = any(message.priority for message in messages)
         first = len(found)
+        if step.shares_optimizer:
+            _refuse_servers(policy, messages)
         for message in messages:
             loads = {}
             if message.collective in _RINGS:
@@ -121,4 +178,7 @@ def policy_messages(policy: DataParallelPolicy, step: Step, order: PipelineOrder
                     acknowledgement_seconds=message.acknowledgement_seconds,
                 )
             )
+        if step.shares_optimizer:
+            carried = [message.gradients for message in messages]
+            found[first:] = sharded_messages(found[first:], carried, step, first=first)
     return StepDecisions(messages=found, synchronous_step=synchronous, backward=backward)

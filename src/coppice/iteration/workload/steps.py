@@ -79,9 +79,9 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
     )
 
 
-def usual_overlap(step: Step) -> str:
-    """Overlap of data-parallel replicas of a sequential model: gradient buckets."""
-    return "megatron" if step.shares_optimizer else "ddp"
+def usual_overlap(layout: Layout) -> str:
+    """Policy of data-parallel replicas of a sequential model: gradient buckets."""
+    return "megatron" if layout.shard is not Shard.NONE else "ddp"
 
 
 def optimizer_seconds(model: LayeredModel, layout: Layout, cluster: Cluster) -> float:

@@ -9,18 +9,16 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
+from coppice.iteration.composing.composed import simulated_job
+from coppice.iteration.composing.composition import Composition, composition_of
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
-from coppice.iteration.job.paced import simulated_job, step_of
+from coppice.iteration.job.paced import step_of
 from coppice.iteration.models import model_named
 from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.policies.tensor.catalogue import (
-    TENSOR_POLICIES,
-    tensor_policies,
-    tensor_policy_named,
-    transformed,
-)
+from coppice.iteration.policies.catalogue import policies_of, policy_named
 from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock
+from coppice.iteration.policies.tensor.policy import TensorPolicy, transformed
 from coppice.iteration.running import run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.blocks import transformer_step
@@ -95,8 +93,8 @@ def check_random_steps(count: int, policies: int, simulates: int) -> None:
         step = drawn_step(draw)
         before = None if number % simulates else simulated(step)
         computed = sum(block.compute for stage in step.stages for block in stage)
-        for name in draw.sample(list(TENSOR_POLICIES), policies):
-            policy = tensor_policy_named(name)
+        for name in draw.sample(list(policies_of(TensorPolicy)), policies):
+            policy = policy_named(name, TensorPolicy)
             settings = {"mode": draw.choice(["t3", "t3-mca", "split"])} if name == "t3" else {}
             if name in ("decomposition", "coconet", "t3"):
                 settings["ranks"] = draw.choice([2, 4, 7])
@@ -122,11 +120,15 @@ def test_no_policy_makes_any_of_many_steps_slower() -> None:
     check_random_steps(5000, 1, 5)
 
 
-@pytest.mark.parametrize("name", TENSOR_POLICIES)
+@pytest.mark.parametrize("name", policies_of(TensorPolicy))
 def test_with_free_communication_a_step_takes_its_computation(name: str) -> None:
     for kinds in (SUM, PAIR):
         step = Step(stages=((layer(3.0, 0.0, kinds, 1.5),) * 3,), micro_batches=2)
-        assert simulated(tensor_policy_named(name).of().transform(step)) == simulated(step) == 2 * 3 * 10.5
+        assert (
+            simulated(policy_named(name, TensorPolicy).of().transform(step))
+            == simulated(step)
+            == 2 * 3 * 10.5
+        )
 
 
 @pytest.mark.parametrize(
@@ -137,7 +139,7 @@ def test_decomposition_leaves_what_the_closed_form_says(product: float, seconds:
     block = replace(
         layer(2 * product, 0.0), exchanges=tuple(exchange(FORWARD, kind, seconds) for kind in PAIR)
     )
-    policy = tensor_policy_named("decomposition").of(ranks=4, products=1.0)
+    policy = policy_named("decomposition", TensorPolicy).of(ranks=4, products=1.0)
     (made,) = policy.stage((block,), 1)
     assert [each.seconds for each in made.exchanges] == [left, left]
     sums = replace(block, exchanges=(exchange(FORWARD, "all_reduce", seconds),))
@@ -148,7 +150,7 @@ def test_small_shards_are_not_cut_where_they_lose_more_than_they_hide() -> None:
     block = replace(layer(8.0, 0.0), exchanges=(exchange(FORWARD, "all_gather", 3.0),))
 
     def left(half_rows: float) -> float:
-        policy = tensor_policy_named("decomposition").of(
+        policy = policy_named("decomposition", TensorPolicy).of(
             ranks=4, products=1.0, rows=1024, half_rows=half_rows
         )
         return policy.stage((block,), 1)[0].exchanges[0].seconds
@@ -158,7 +160,7 @@ def test_small_shards_are_not_cut_where_they_lose_more_than_they_hide() -> None:
         pytest.approx(8 * (256 + 128) / (1024 + 128) * 4 - 8),
     ]
     assert left(4096.0) == 3.0
-    slow = tensor_policy_named("decomposition").of(ranks=4, products=1.0, extra_seconds=4.0)
+    slow = policy_named("decomposition", TensorPolicy).of(ranks=4, products=1.0, extra_seconds=4.0)
     assert slow.stage((block,), 1) == (block,)
 
 
@@ -167,20 +169,20 @@ def test_triggered_scatters_leave_the_gather() -> None:
     block = replace(layer(16.0, 0.0), exchanges=(exchange(FORWARD, "all_reduce", 6.0),))
 
     def left(mode: str) -> float:
-        policy = tensor_policy_named("t3").of(ranks=4, products=1.0, mode=mode, contention=0.125)
+        policy = policy_named("t3", TensorPolicy).of(ranks=4, products=1.0, mode=mode, contention=0.125)
         return policy.stage((block,), 1)[0].exchanges[0].seconds
 
     assert left("t3-mca") == 3.0
     assert left("t3") == 3.0 + 3 * 2 * 0.125
     assert left("split") == 3.0 + 2.0
     gather = replace(block, exchanges=(exchange(FORWARD, "all_gather", 6.0),))
-    assert tensor_policy_named("t3").of().stage((gather,), 1) == (gather,)
+    assert policy_named("t3", TensorPolicy).of().stage((gather,), 1) == (gather,)
 
 
 def test_fused_sums() -> None:
     """In 4 chunks 8 s of products and a sum of 4 s take 9 s; bias and dropout a quarter of their time."""
     block = replace(layer(16.0, 0.0), exchanges=(exchange(FORWARD, "all_reduce", 4.0),))
-    policy = tensor_policy_named("coconet").of(ranks=4, products=1.0, chunks=4, elementwise=0.5)
+    policy = policy_named("coconet", TensorPolicy).of(ranks=4, products=1.0, chunks=4, elementwise=0.5)
     (made,) = policy.stage((block,), 1)
     assert made.exchanges[0].seconds == 1.0
     assert (made.forward, made.input_gradient) == (16.0 * (0.5 + 0.5 / 4), 16.0)
@@ -190,7 +192,7 @@ def test_fused_sums() -> None:
 def test_two_halves_of_the_published_example(compute: float, sums: float, expected: float) -> None:
     """48 blocks are 24 layers with two sums each."""
     blocks = (layer(4.0 * compute, 2.0 * sums),) * 24
-    made = tensor_policy_named("oases").of().stage(blocks, 1)
+    made = policy_named("oases", TensorPolicy).of().stage(blocks, 1)
     forward = sum(
         block.forward + sum(each.seconds for each in block.exchanges if each.when == FORWARD)
         for block in made
@@ -206,7 +208,7 @@ def test_two_halves_are_the_simulated_schedule() -> None:
             layer(draw.randint(1, 16) / 4, draw.randint(1, 16) / 4, again=draw.choice([0.0, 1.5]))
             for _ in range(draw.randint(1, 4))
         )
-        made = tensor_policy_named("oases").of(silent=silent).stage(blocks, 1)
+        made = policy_named("oases", TensorPolicy).of(silent=silent).stage(blocks, 1)
         halved = [
             HalvedBlock(
                 forward=block.forward / 4,
@@ -225,10 +227,10 @@ def test_two_halves_are_the_simulated_schedule() -> None:
 
 
 def test_silent_recomputation_keeps_what_sums_give() -> None:
-    (made,) = tensor_policy_named("oases").of().stage((layer(4.0, 1.0, again=4.0),), 1)
+    (made,) = policy_named("oases", TensorPolicy).of().stage((layer(4.0, 1.0, again=4.0),), 1)
     assert not [each for each in made.exchanges if each.when == RECOMPUTE]
     assert made.activation_bytes == 108.0
-    (loud,) = tensor_policy_named("oases").of(silent=False).stage((layer(4.0, 1.0, again=4.0),), 1)
+    (loud,) = policy_named("oases", TensorPolicy).of(silent=False).stage((layer(4.0, 1.0, again=4.0),), 1)
     assert loud.activation_bytes == 100.0
     assert len(loud.exchanges) == 6
 
@@ -236,7 +238,7 @@ def test_silent_recomputation_keeps_what_sums_give() -> None:
 def test_windows_hide_what_is_computed_again() -> None:
     """Two windows of 1 s in each layer's backward pass, 3 s to compute again: 1 s is left; memory for all, and none."""
     blocks = (layer(4.0, 1.0, again=3.0),) * 4
-    policy = tensor_policy_named("lynx")
+    policy = policy_named("lynx", TensorPolicy)
     made = policy.of().stage(blocks, 2)
     assert [block.recompute for block in made] == [pytest.approx(1.0)] * 4
     assert [block.activation_bytes for block in made] == [100.0] * 4
@@ -260,21 +262,23 @@ def test_windows_hide_what_is_computed_again() -> None:
 
 def test_several_at_once() -> None:
     step = Step(stages=((layer(4.0, 2.0, PAIR, 4.0),) * 4,), micro_batches=2)
-    cut, moved, halves = (tensor_policy_named(name).of() for name in ("decomposition", "lynx", "oases"))
+    cut, moved, halves = (
+        policy_named(name, TensorPolicy).of() for name in ("decomposition", "lynx", "oases")
+    )
     both = transformed(step, [moved, cut])
     assert both == moved.transform(cut.transform(step))
     assert simulated(both) < min(simulated(cut.transform(step)), simulated(step))
     with pytest.raises(InputError, match="lynx and oases, which both decide recompute"):
-        transformed(step, [moved, halves])
+        Composition(policies=(moved, halves))
     with pytest.raises(InputError, match="both decide tensor"):
-        transformed(step, [cut, halves])
+        Composition(policies=(cut, halves))
     with pytest.raises(InputError, match="'unknown'"):
-        tensor_policy_named("unknown")
+        policy_named("unknown", TensorPolicy)
     with pytest.raises(InputError, match="ranks"):
-        tensor_policy_named("t3").of(ranks=1)
+        policy_named("t3", TensorPolicy).of(ranks=1)
 
 
-@pytest.mark.parametrize("name", TENSOR_POLICIES)
+@pytest.mark.parametrize("name", policies_of(TensorPolicy))
 def test_on_the_step_of_a_job(name: str) -> None:
     """GPT of 7.5 billion weights on two boxes, in several orders of the pipeline, beside overlaps of gradients."""
     cluster = cluster_of(preset("dgx-a100", boxes=2))
@@ -290,7 +294,7 @@ def test_on_the_step_of_a_job(name: str) -> None:
             shard=Shard.ZERO1 if overlap == "megatron" else Shard.NONE,
         )
         step = transformer_step(model_named("gpt-7.5b"), layout, cluster)
-        quicker = tensor_policy_named(name).of(**settings).transform(step)
+        quicker = policy_named(name, TensorPolicy).of(**settings).transform(step)
         for order in ("1f1b", "gpipe", "zero-bubble"):
             program = ORDERS[order](2, step.micro_batches, 1)
             before = simulate_step(step, program, overlap=overlap)
@@ -316,7 +320,8 @@ def test_in_a_job() -> None:
     assert len(set(seconds)) == 3
     step = step_of(plain.model, plain.layout, plain.machines)
     order = ORDERS["1f1b"](2, step.micro_batches, 1)
-    (policy,) = tensor_policies("decomposition", ranks=8)
+    (policy,) = composition_of("decomposition", ranks=8).policies
+    assert isinstance(policy, TensorPolicy)
     assert policy.settings.ranks == 8
     assert seconds[1] == simulate_step(policy.transform(step), order).seconds
     with pytest.raises(InputError, match="'lyn'"):
@@ -324,7 +329,7 @@ def test_in_a_job() -> None:
 
 
 def test_what_users_see() -> None:
-    for policy in TENSOR_POLICIES.values():
+    for policy in policies_of(TensorPolicy).values():
         assert policy.about
         assert policy.assumes
         assert policy.decides <= {"tensor", "recompute"}

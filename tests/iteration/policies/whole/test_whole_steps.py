@@ -13,9 +13,9 @@ from coppice.iteration.composing.composition import composition_of
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.pipeline.orders import interleaved, one_f_one_b, zero_bubble
-from coppice.iteration.policies.catalogue import POLICIES as PLAIN_POLICIES
+from coppice.iteration.policies.catalogue import policies_of, policy_named
+from coppice.iteration.policies.policy import Policy
 from coppice.iteration.policies.whole import steps
-from coppice.iteration.policies.whole.catalogue import WHOLE_POLICIES, whole_policy_named
 from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.operations import OperationGraph
@@ -232,9 +232,9 @@ def test_steps_that_cannot_be() -> None:
 
 def test_every_policy_says_what_it_is() -> None:
     kinds = {"gradients", "order", "tensor", "recompute", "experts", "weights"}
-    for name, policy in WHOLE_POLICIES.items():
-        assert whole_policy_named(name) is policy
-        assert name not in PLAIN_POLICIES
+    for name, policy in policies_of(WholePolicy).items():
+        assert policy_named(name, WholePolicy) is policy
+        assert name not in policies_of(Policy)
         assert policy.name == name
         assert 20 < len(policy.about) < 80
         assert policy.assumes
@@ -243,10 +243,10 @@ def test_every_policy_says_what_it_is() -> None:
         with pytest.raises(InputError, match="found 'size'"):
             policy.of(size=1)
     with pytest.raises(InputError, match=r"\(lina, syndicate, centauri\), found 'ddp'"):
-        whole_policy_named("ddp")
+        policy_named("ddp", WholePolicy)
 
 
-@pytest.mark.parametrize("name", WHOLE_POLICIES)
+@pytest.mark.parametrize("name", policies_of(WholePolicy))
 def test_composed_jobs_say_what_is_exposed(name: str) -> None:
     words = 'model.name="gpt-1.7b"\ncluster={topology="dgx-a100",boxes=2}\nlayout={tp=4,pp=2,dp=2,global_batch=16}'
     job = job_of(parse_job_record(words, where="x"))

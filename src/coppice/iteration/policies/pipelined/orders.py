@@ -9,12 +9,15 @@ two take (m + p - 1) (f + b) without communication: a bubble of (p - 1) / m of t
 bubble is (p - 1) / (m v) of the computation, for about v times as many sends between devices. *Zero bubble* (ZB-H1)
 parts backward passes: gradients of inputs, which the stage before waits for, come first, gradients of weights where a
 device would wait. With times i and w of the parts, all alike, the bubble is (p - 1) (f + i - w), a third of that of
-1F1B, and no device holds more than p micro-batches.
+1F1B, and no device holds more than p micro-batches. *DualPipeV* lays 2 p stages in a V, so that device d has stages d
+and 2 p - 1 - d, and runs the forward pass of one micro-batch together with the backward pass of another, whose
+exchanges hide behind each other's computation.
 
 Source: Huang et al., "GPipe: Efficient Training of Giant Neural Networks using Pipeline Parallelism" (NeurIPS 2019);
 Narayanan et al., "Memory-Efficient Pipeline-Parallel DNN Training" (ICML 2021); Narayanan et al., "Efficient
 Large-Scale Language Model Training on GPU Clusters Using Megatron-LM" (SC 2021, section 2.2); Qi et al., "Zero Bubble
-Pipeline Parallelism" (ICLR 2024).
+Pipeline Parallelism" (ICLR 2024); DeepSeek-AI, "DeepSeek-V3 Technical Report" (arXiv 2412.19437, 2024), whose DualPipe
+DualPipeV halves.
 """
 
 from __future__ import annotations
@@ -49,6 +52,19 @@ class Interleaved(Pipelined):
         "--num-layers-per-virtual-pipeline-stage"
     )
     options = ChunkedOptions
+
+
+class DualPipeV(Pipelined):
+    """Passes of two directions at once, on devices in the shape of a V (DeepSeek-V3, 2024)."""
+
+    name = "dualpipe-v"
+    about = "forward and backward passes at once, in a V (DualPipeV, DeepSeek-V3)"
+    assumes = "memory for two chunks, and passes of two micro-batches that share a device"
+
+    def chunks_on(self, chunks: int, devices: int, layers: int | None) -> int:
+        """Chunks of a device: a V has two."""
+        del chunks, devices, layers
+        return 2
 
 
 class ZeroBubble(Pipelined):

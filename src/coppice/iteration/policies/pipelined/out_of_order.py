@@ -19,6 +19,7 @@ from typing import ClassVar
 
 import msgspec
 
+from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder
@@ -34,6 +35,11 @@ class FastForward(Pipelined):
     about = "gradients of inputs first, of weights while waiting (OOO backprop, EuroSys'22)"
     assumes = "gradients of inputs and of weights that can be computed apart, and memory to hold what the latter need"
     options: ClassVar[type[msgspec.Struct]] = PipelineOptions
+
+    def chunks_on(self, chunks: int, devices: int, layers: int | None) -> int:
+        """Chunks of a device: those of the layout."""
+        del devices, layers
+        return chunks
 
     def order(self, workload: LayerWorkload) -> PipelineOrder:
         """Programs of the devices, by the times of the layers."""
@@ -56,6 +62,17 @@ class Modulo(FastForward):
     name = "modulo"
     about = "fast-forward with layers dealt to devices in turn (OOO backprop, EuroSys'22)"
     assumes = "sends between devices after every layer that take little; otherwise as fast-forward"
+
+    def chunks_on(self, chunks: int, devices: int, layers: int | None) -> int:
+        """Chunks of a device: a layer each."""
+        del chunks
+        if layers is None:
+            return 1
+        if layers % devices:
+            raise InputError(
+                f"expected as many layers on each device for policy modulo, found {layers} for {devices}: change pp."
+            )
+        return layers // devices
 
     def plain(self, workload: LayerWorkload) -> PipelineOrder:
         """Order with whole backward passes: all micro-batches of a layer before the next."""

@@ -50,6 +50,19 @@ class Pipelined(Policy):
         order, times = self.stages(workload)
         return max(sum(map(times.of, program)) for program in order.devices)
 
+    def chunks_on(self, chunks: int, devices: int, layers: int | None) -> int:
+        """Chunks of a device under the policy: of a layout with several those, where it can run several.
+
+        Args:
+            chunks: Chunks of a device in the layout.
+            devices: Devices in a row.
+            layers: Layers that can be cut anywhere; None: it is not known how many there are.
+        """
+        del devices, layers
+        if isinstance(self.settings, ChunkedOptions):
+            return chunks if chunks > 1 else self.settings.chunks
+        return 1
+
     def order(self, workload: LayerWorkload) -> PipelineOrder:
         """Programs of the devices."""
         del workload

@@ -11,7 +11,7 @@ from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.split import weights_last
 from coppice.iteration.policies.pipelined.fold3d import forward_share
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, Step
-from coppice.iteration.step.policy_messages import StepMessage
+from coppice.iteration.step.policy_messages import StepMessage, sharded_messages
 
 
 def stage_times(step: Step) -> StageTimes:
@@ -53,7 +53,8 @@ def fold3d_messages(
     """Gradient all-reduces of chunks, split between the backward pass and the next forward pass.
 
     The first chunk of a device is summed in one message, every other in two, and a chunk is updated before its next
-    forward pass. The second messages go when no first one is waiting, those of earlier chunks first.
+    forward pass. The second messages go when no first one is waiting, those of earlier chunks first. Where replicas
+    shard the optimizer, each is a reduce-scatter, and an all-gather of the parameters.
 
     Args:
         order: The programs of its devices; the policy takes breadth-first ones.
@@ -77,9 +78,10 @@ def fold3d_messages(
         started.add(device)
         if step.replicas < 2 or not size:
             continue
+        sums: list[StepMessage] = []
         for part, words, priority in ((1 - later, "", 0), (later, ", the rest", 1 + stage)):
             if part:
-                messages.append(
+                sums.append(
                     StepMessage(
                         name=f"gradients of stage {stage}{words}",
                         exchange=step.message("all_reduce", part * size),
@@ -90,4 +92,8 @@ def fold3d_messages(
                         priority=priority,
                     )
                 )
+        if step.shares_optimizer:
+            carried = [tuple(range(len(blocks)))] * len(sums)
+            sums = sharded_messages(sums, carried, step, first=len(messages))
+        messages += sums
     return tuple(messages)

@@ -24,6 +24,7 @@ Ranks = Annotated[int, msgspec.Meta(ge=2)]
 class TensorPolicy(ConfiguredPolicy):
     """Policy that changes the times and collectives of blocks."""
 
+    kind: ClassVar[str] = "a policy inside layers"
     decides: ClassVar[frozenset[str]] = frozenset({"tensor"})
 
     def transform(self, step: Step) -> Step:
@@ -43,6 +44,13 @@ class TensorPolicy(ConfiguredPolicy):
             blocks: The blocks in the order of the forward pass.
             in_flight: Micro-batches whose activations the stage holds.
         """
+
+
+def transformed(step: Step, policies: Sequence[TensorPolicy]) -> Step:
+    """Apply several policies to a step, those on collectives before those on recomputation."""
+    for policy in sorted(policies, key=lambda each: "tensor" not in each.decides):
+        step = policy.transform(step)
+    return step
 
 
 class ProductOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -13,6 +13,7 @@ from coppice.iteration.policies.whole.phases import WholePlan
 class WholePolicy(ConfiguredPolicy):
     """Partition, route and order collectives together with computation."""
 
+    kind: ClassVar[str] = "a policy of the whole iteration"
     # Gradients of weights are computed beside what is exchanged for gradients of inputs
     beside: ClassVar[bool] = False
 

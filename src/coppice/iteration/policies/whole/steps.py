@@ -47,6 +47,7 @@ class PlannedStep:
     exposed_seconds: float  # Exchanges, sends and sums on its critical path
     messages: int  # Messages about gradients, a piece of a part of a sum being one, of all devices
     operations: OperationGraph  # The operations
+    times: TaskTimes  # When they run
 
 
 def plan_step(
@@ -85,19 +86,21 @@ def plan_step(
         # What was found for a few micro-batches is no gain for all.
         plan, operations, seconds = WholePlan(), plain, plain_seconds
         planned = flat if policy.beside else planned
+    times = run_tasks(operations.task_graph(plan))
     sums = [operations.operations[number] for number in planned.gradients]
     return PlannedStep(
         plan=plan,
         seconds=seconds,
         plain_seconds=plain_seconds,
         lower_bound_seconds=operations.lower_bound_seconds(),
-        exposed_seconds=_exposed(run_tasks(operations.task_graph(plan))),
+        exposed_seconds=_exposed(times),
         messages=sum(
             plan.choices.get(each.decision, OperationChoice()).pieces
             * sum(1 for _ in operations.phases(each, plan))
             for each in sums
         ),
         operations=operations,
+        times=times,
     )
 
 
@@ -136,7 +139,8 @@ def _check(step: Step, order: PipelineOrder) -> None:
         )
     if any(each.group == "dp" for stage in step.stages for block in stage for each in block.exchanges):
         raise InputError(
-            "expected parameters that replicas keep for a policy of the whole iteration, found them sharded."
+            "expected parameters that replicas keep for a policy of the whole iteration, found them sharded: take "
+            "`shard=zero1`, or policy fsdp."
         )
 
 

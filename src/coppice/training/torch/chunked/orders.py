@@ -16,7 +16,7 @@ from typing import Any, NamedTuple
 import torch.distributed as dist
 
 from coppice.errors import CheckError, InputError
-from coppice.iteration.policies.whole.catalogue import whole_policy_named
+from coppice.iteration.policies.catalogue import policy_named
 from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
@@ -185,7 +185,8 @@ def whole_policy(policy: str | WholePolicy, settings: Mapping[str, object] | Non
         raise InputError(
             f"expected {Syndicate.name} or {Centauri.name} as the policy of a whole step, found {policy!r}."
         )
-    return whole_policy_named(policy).of(**(settings or {}))
+    found = policy_named(policy, WholePolicy)  # type: ignore[type-abstract]  # it is looked up, not made
+    return found.of(**(settings or {}))
 
 
 def agreed_plan(
