@@ -135,6 +135,7 @@ test:
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py
+	$(BIN)/python docs/outputs.py
 	$(BIN)/python docs/architecture.py
 	$(BIN)/python docs/survey.py
 	$(BIN)/python docs/scheduling.py

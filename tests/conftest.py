@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import gc
 import os
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
+
+from coppice.cli.output import render
+from support.outputs import checked_document
 
 # Read when numpy or torch is loaded. Arrays of tests are small: threads that share them out would mostly spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
@@ -31,6 +35,14 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         return _LONG.index(folder) if folder in _LONG else len(_LONG)
 
     items.sort(key=place)
+
+
+@pytest.fixture(autouse=True, scope="session")
+def outputs_are_valid() -> Iterator[None]:
+    """Hold every JSON that a command prints in this process to its schema."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(render, "document", checked_document)
+        yield
 
 
 def pytest_collection_finish() -> None:

@@ -42,7 +42,9 @@ def test_there_are_examples() -> None:
     assert sum(len(test.examples) for module in modules for test in finder.find(module)) > 50
 
 
-@pytest.mark.parametrize("script", ["generate.py", "architecture.py", "survey.py", "scheduling.py"])
+@pytest.mark.parametrize(
+    "script", ["generate.py", "outputs.py", "architecture.py", "survey.py", "scheduling.py"]
+)
 def test_generated_pages_are_current(script: str) -> None:
     done = subprocess.run([sys.executable, DOCS / script, "--check"], capture_output=True, text=True)
     assert done.returncode == 0, f"a page that docs/{script} makes is stale: run `make docs`. {done.stderr}"

@@ -17,7 +17,18 @@ SOURCE = Path(__file__).resolve().parents[1] / "src" / "coppice"
 # From the ground up: each room may import itself and what stands before it.
 ROOMS = (
     *("version", "errors", "interrupts", "text", "files", "recognising", "decoding", "rows", "equality"),
-    *("arguments", "collectives", "options", "display", "_core", "_run", "_switch", "native", "topology"),
+    *(
+        "arguments",
+        "collectives",
+        "options",
+        "display",
+        "outputs",
+        "_core",
+        "_run",
+        "_switch",
+        "native",
+        "topology",
+    ),
     *("bounds", "schedule", "program", "planners", "language", "selection", "simulation", "innetwork"),
     *("comparison", "design", "fitting", "export", "logs", "doctor", "report", "run", "tuning"),
     *("iteration", "training", "verbs", "cli"),

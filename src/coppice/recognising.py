@@ -8,6 +8,7 @@ _HEAD = 65_536
 _SHOWN = 30
 
 _KNOWN = (
+    (rb'"format"\s*:\s*"coppice-[a-z-]+-output"', "figures that a command printed with --json", "schema"),
     (rb'"format"\s*:\s*"coppice-plan"', "a plan", "verify, explain, simulate, export, report"),
     (rb'"?format"?\s*:\s*"?coppice-topology', "a topology", "bound, plan, compare"),
     (rb'"?format"?\s*:\s*"?coppice-cluster', "the description of a cluster", "bound, plan, compare"),
@@ -72,6 +73,8 @@ def impression(data: bytes) -> str:
 
 
 def _taken(commands: str) -> str:
+    if commands == "schema":
+        return "`coppice schema` describes"
     names = commands.split(", ")
     quoted = [f"`coppice {names[0]}`", *(f"`{name}`" for name in names[1:])]
     return " and ".join([", ".join(quoted[:-1]), quoted[-1]] if len(quoted) > 1 else quoted) + (

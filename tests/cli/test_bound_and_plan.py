@@ -247,11 +247,11 @@ def test_plans_prefer_rate_or_height(run: Run, tmp_path: Path) -> None:
 
 
 def names(run: Run, collective: str) -> list[dict[str, object]]:
-    import json
-
     found = run("algorithms", "--collective", collective, "--json")
     assert found.code == 0
-    return json.loads(found.out)
+    algorithms = found.json["algorithms"]
+    assert isinstance(algorithms, list)
+    return algorithms
 
 
 @pytest.mark.parametrize("collective", [collective.value for collective in Collective])

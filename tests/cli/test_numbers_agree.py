@@ -98,6 +98,23 @@ def test_all_commands_state_the_same_numbers(
 
     agree(bound=bound["algbw_exact"], plan=plan["algbw_exact"], compare=compared["optimum"]["algbw_exact"])
     agree(bound=bound["busbw_exact"], plan=plan["busbw_exact"])
+    for key in (
+        *("optimum_algbw_exact_gb_per_s", "optimum_busbw_exact_gb_per_s", "optimum_ns_per_byte"),
+        *("optimum_algbw_gb_per_s", "optimum_busbw_gb_per_s"),
+    ):
+        agree(bound=bound[key], plan=plan[key])
+    agree(
+        bound=bound["optimum_ns_per_byte"],
+        former=bound["optimum_inv_rate"],
+        plan=plan["inv_rate"],
+        verify=verified["optimum_ns_per_byte"],
+    )
+    agree(
+        plan=plan["load_ns_per_byte"],
+        former=plan["planned_inv_rate"],
+        verify=verified["load_ns_per_byte"],
+        explain=explained["load_ns_per_byte"],
+    )
     agree(bound=bound["inv_rate"], plan=plan["inv_rate"], verify=verified["bound_inv_rate"])
     agree(
         bound=bound["cut_in_words"],
@@ -124,6 +141,11 @@ def test_all_commands_state_the_same_numbers(
 
     (row,) = compared["rows"]
     agree(simulate=simulated["time_us"], compare=row["time_us"])
+    agree(
+        simulate=simulated["reached_algbw_gb_per_s"],
+        former=simulated["algbw_gb_per_s"],
+        compare=row["reached_algbw_gb_per_s"],
+    )
     agree(simulate=simulated["pieces"], compare=row["pieces"])
     least_us = SIZE / float(Fraction(bound["algbw_exact"])) / 1000
     assert simulated["optimum_us"] == pytest.approx(least_us)

@@ -69,6 +69,7 @@ def test_json(call: Call) -> None:
     assert trail[0] == {
         "table": "allreduce, ch4",
         "rule": "one box",
+        "with_values": "one box: yes",
         "values": "one box: yes",
         "held": True,
         "depth": 0,

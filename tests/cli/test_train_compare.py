@@ -30,7 +30,21 @@ def job(tmp_path: Path) -> str:
 def test_a_table_of_a_job(run: Run, job: str) -> None:
     words = ("train", "compare", job, "--policy", "dear,dear+breadth-first,trirace", "-j", "1")
     found = run(*words, "--json").json
-    assert found.keys() == {"job", "compute_seconds", "lower_bound_seconds", "baseline", "rows", "refused"}
+    assert found.keys() == {
+        *(
+            "format",
+            "version",
+            "job",
+            "compute_seconds",
+            "lower_bound_seconds",
+            "baseline",
+            "rows",
+            "refused",
+        ),
+        *("compute_seconds_by_family", "lower_bound_seconds_by_family"),
+    }
+    for name in ("compute_seconds", "lower_bound_seconds"):
+        assert found[name] == found[f"{name}_by_family"]
     assert [each["policy"] for each in found["rows"]] == ["dear+breadth-first", "dear", "none"]
     assert found["rows"][0]["gain"] > found["rows"][1]["gain"] > found["rows"][2]["gain"] == 0
     assert found["refused"][0]["policy"] == "trirace"

@@ -30,6 +30,7 @@ PRINTING = {
     "bound": ("bound dgx-a100 --boxes 2 --collective all_reduce",),
     "plan": ("plan dgx-a100 --boxes 2 -c all_gather -o other.json", "plan star --sizes 1K,1M"),
     "algorithms": ("algorithms", "algorithms -c barrier", "algorithms 2d-torus"),
+    "schema": ("schema",),
     "verify": ("verify plan.json",),
     "explain": ("explain plan.json", "explain plan.json --tree 0"),
     "simulate": ("simulate plan.json", "simulate plan.json --size 1K:1M:32", "simulate --jobs jobs.json"),

@@ -41,14 +41,25 @@ def test_json() -> None:
     ideal = ("--model", "ideal")
     record = json.loads(compared(*STAR, "--sizes", "1K,1M", "-a", "ring", "-j", "1", *ideal, "--json").out)
     assert set(record) == {
+        *("format", "version"),
         *("collective", "topology", "topology_sha256", "ranks", "root", "model", "optimum", "latency_bound"),
-        *("best", "nccl", "refusals", "rows", "in_network"),
+        *("ranges", "best", "nccl", "refusals", "rows", "in_network"),
     }
     assert record["optimum"]["algbw_exact"] == "20/3"
     assert record["model"]["overhead_us"] == 1.0
     assert record["latency_bound"]["time_us"] == 1.0
     assert [row["size_bytes"] for row in record["rows"]] == [2**10, 2**20]
-    assert set(record["rows"][0]) == set(COLUMNS)
+    renamed = {
+        "parameters_text": "parameters",
+        "relays_used": "relays",
+        "switches_used": "in_network",
+        "reached_algbw_gb_per_s": "algbw_gb_per_s",
+        "reached_busbw_gb_per_s": "busbw_gb_per_s",
+        "link_name": "link",
+    }
+    assert set(record["rows"][0]) == {*COLUMNS, *renamed}
+    assert all(row[name] == row[former] for row in record["rows"] for name, former in renamed.items())
+    assert record["ranges"] == record["best"]
     assert record["best"][0]["algorithm"] == "ring"
 
 
@@ -79,7 +90,7 @@ def test_both_classes_of_rates() -> None:
     assert "measured" in both.out
     nominal = json.loads(compared(*arguments, "--rates", "nominal", "--json").out)
     records = json.loads(compared(*arguments, "--rates", "nominal,measured", "--json").out)["comparisons"]
-    assert records[0] == nominal
+    assert {"format": "coppice-compare-output", "version": 1, **records[0]} == nominal
     assert records[1]["rows"][0]["time_us"] > records[0]["rows"][0]["time_us"]
 
 

@@ -10,6 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -304,3 +305,17 @@ def _join(parts: Sequence[str]) -> str:
     if len(parts) > _MAX_GROUPS:
         shown.append(f"{len(parts) - _MAX_GROUPS} other kinds of link")
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
+
+
+def alternatives_record(found: Bound) -> dict[str, Any]:
+    """The cut of a bound, and further rates on the way to it, as JSON values."""
+    attainable = None if found.attainable is None else str(found.attainable)
+    others = {name: str(rate) for name, rate in found.alternatives.items()}
+    return {
+        "cut": [found.problem.topology.node_ids[node] for node in found.cut],
+        "cut_in_words": describe_cut(found),
+        "attainable_ns_per_byte": attainable,
+        "attainable_inv_rate": attainable,
+        "alternatives_ns_per_byte": others,
+        "alternatives": others,
+    }

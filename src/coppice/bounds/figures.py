@@ -7,7 +7,7 @@ from fractions import Fraction
 from typing import Any
 
 from coppice.bounds.attainable import in_network_optimum
-from coppice.bounds.describe import describe_cut
+from coppice.bounds.describe import alternatives_record
 from coppice.bounds.network import Network
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
@@ -139,19 +139,25 @@ def bound_record(figures: BoundFigures) -> dict[str, Any]:
     optimum = found.algbw_gb_per_s
     return {
         **problem.record(),
+        **found.named_rates("optimum"),
+        "with_trees": {
+            **figures.named_rates("optimum"),
+            "trees_per_root": figures.trees_per_root,
+            "reached_ns_per_byte": str(figures.reached_with_trees or figures.inv_rate),
+        },
         **figures.rates_record(),
         "trees_per_root": figures.trees_per_root,
         "reached_with_trees_inv_rate": str(figures.reached_with_trees or figures.inv_rate),
-        "cut": [topology.node_ids[node] for node in found.cut],
-        "cut_in_words": describe_cut(found),
         "optimum_inv_rate": str(found.inv_rate),
         "optimum_algbw_exact": str(optimum),
-        "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
-        "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
+        **alternatives_record(found),
         "method": found.method,
         "holds_for": figures.holds_for,
+        "rate_source": topology.source,
         "rates": topology.source,
-        "with_in_network": None if figures.helped is None else figures.helped.rates_record(),
+        "with_in_network": None
+        if figures.helped is None
+        else {**figures.helped.named_rates("optimum"), **figures.helped.rates_record()},
     }
 
 

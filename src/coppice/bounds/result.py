@@ -93,6 +93,26 @@ def partitioned(
     return CutFamily(inv_rate=inv_rate, cuts=cuts, potentials=tuple(potentials))
 
 
+def rates_named(which: str, problem: Problem, inv_rate: Fraction) -> dict[str, str | float]:
+    """Rates of a problem as JSON values, as :meth:`Bandwidths.named_rates` has them.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> rates = rates_named("load", Problem(preset("star", gpus=4), "all_gather"), Fraction(1, 25))
+        >>> rates["load_ns_per_byte"], rates["load_algbw_gb_per_s"], rates["load_busbw_exact_gb_per_s"]
+        ('1/25', 100.0, '75')
+    """
+    algbw = problem.shards / inv_rate if inv_rate else Fraction(0)
+    busbw = algbw * problem.collective.busbw_factor(problem.topology.num_ranks)
+    return {
+        f"{which}_ns_per_byte": str(inv_rate),
+        f"{which}_algbw_gb_per_s": float(algbw),
+        f"{which}_algbw_exact_gb_per_s": str(algbw),
+        f"{which}_busbw_gb_per_s": float(busbw),
+        f"{which}_busbw_exact_gb_per_s": str(busbw),
+    }
+
+
 class Bandwidths:
     """Mixin that derives bandwidths from the ``inv_rate`` of a ``problem``."""
 
@@ -125,6 +145,14 @@ class Bandwidths:
             "busbw_gb_per_s": float(self.busbw_gb_per_s),
             "busbw_exact": str(self.busbw_gb_per_s),
         }
+
+    def named_rates(self, which: str) -> dict[str, str | float]:
+        """Time and bandwidths as JSON values whose keys name the rate, exact ones as text.
+
+        Args:
+            which: ``optimum``, what no schedule exceeds, or ``load``, what the busiest link lets through.
+        """
+        return rates_named(which, self.problem, self.inv_rate)
 
     def loss_against(self, optimum: Bandwidths) -> Fraction:
         """Share of the rate of ``optimum`` that is lost (0: as fast)."""

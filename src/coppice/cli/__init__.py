@@ -83,6 +83,7 @@ COMMANDS = {
     "probe": Place("coppice.cli.probe:probe", "Measure the network between launched processes."),
     "lab": Place("coppice.cli.lab:app", "Emulate a topology on this machine, run programs in it."),
     "switch": Place("coppice.cli.switch:app", "Run and model in-network aggregation."),
+    "schema": Place("coppice.cli.schema:schema", "List the formats of JSON output, print their schemas."),
     "logs": Place("coppice.cli.logs:logs", "Read logs and results of libraries and benchmarks."),
     "design": Place("coppice.cli.design:app", "Design direct-connect networks."),
     "train": Place("coppice.cli.train:app", "Simulate training iterations, report on training logs."),
@@ -97,7 +98,7 @@ GROUPS = {
         *("compile", "verify", "explain"),
     ),
     "Compare and choose": ("simulate", "compare", "model", "select", "report"),
-    "Export and run": ("export", "import", "doctor", "bench", "tune", "logs"),
+    "Export and run": ("export", "import", "doctor", "bench", "tune", "logs", "schema"),
     "Train": ("train",),
     "Networks and switches": ("design", "switch"),
 }

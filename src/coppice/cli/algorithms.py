@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import json
-import sys
 from typing import TYPE_CHECKING, Annotated, Any
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width
-from coppice.cli.output.render import print_lines
+from coppice.cli.output.render import print_json, print_lines
 from coppice.collectives import Collective
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption
@@ -46,7 +44,7 @@ def algorithms(
 
     entries = listed(collective, name)
     if as_json:
-        sys.stdout.write(json.dumps([_record(entry) for entry in entries], indent=2) + "\n")
+        print_json("algorithms", {"algorithms": [_record(entry) for entry in entries]})
     elif name is not None:
         for entry in entries:
             _print_details(entry)
@@ -58,11 +56,16 @@ def _record(entry: Listed) -> dict[str, Any]:
     return {
         "name": entry.name,
         "collectives": [collective.value for collective in entry.collectives],
+        "rank_rule": entry.ranks,
         "ranks": entry.ranks,
         "roots": entry.roots,
         "topological": entry.topological,
         "summary": entry.summary,
         "source": entry.source,
+        "parameter_list": [
+            {"name": key, "default": parameter.default, "summary": parameter.summary}
+            for key, parameter in entry.parameters.items()
+        ],
         "parameters": {
             key: {"default": parameter.default, "summary": parameter.summary}
             for key, parameter in entry.parameters.items()

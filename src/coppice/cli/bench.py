@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.measuring import SteppedSizes
+from coppice.cli.output.render import json_line
 from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.files import write_atomically
@@ -82,7 +82,7 @@ def bench(
                 rates.append(row.busbw_gb_per_s)
             if not talk:
                 continue
-            record = json.dumps(row.fields())
+            record = json_line("bench", row.record())
             lines.append(record)
             if as_json:
                 _say(record)

@@ -64,7 +64,7 @@ def bound(
         stages.begin("computing the bound")
         figures = bound_figures(problem, trees=count, tolerance=tolerance, in_network=options.in_network)
     if as_json:
-        print_json(bound_record(figures))
+        print_json("bound", bound_record(figures))
         return
     (name, optimum), *fields = bound_fields(figures.bound)
     if figures.switches_could_help:
@@ -91,7 +91,7 @@ def _print_together(asked: ProblemOptions, options: GroupOptions, *, as_json: bo
         stages.begin("computing the bound")
         found, title = options.together(topology, str(asked.collective))
     if as_json:
-        print_json(together_record(found))
+        print_json("bound-together", together_record(found))
         return
     fields = [("least time", f"{seconds_text(float(found.seconds))} in which the network carries all groups")]
     fields.append(("limited by", limit_words(found)))

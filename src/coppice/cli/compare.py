@@ -135,7 +135,7 @@ def compare(
                 on_progress=on_progress,
             )
         if as_json:
-            print_json(found.record())
+            print_json("compare-gain", found.record())
         else:
             print_lines(
                 [
@@ -162,7 +162,10 @@ def compare(
     if picture is not None:
         plot(made[0], picture)
     if as_json:
-        print_json({"comparisons": [each.record() for each in made]} if len(made) > 1 else made[0].record())
+        print_json(
+            "compare-several" if len(made) > 1 else "compare",
+            {"comparisons": [each.record() for each in made]} if len(made) > 1 else made[0].record(),
+        )
         return
     print_lines(_text(made, every=every))
 

@@ -125,7 +125,8 @@ def compile_file(
     if as_json:
         files = {"output": output, "program_file": program}
         print_json(
-            {**made.record(), **{key: None if each is None else str(each) for key, each in files.items()}}
+            "compile" if made.plan.bound is not None else "compile-unbounded",
+            {**made.record(), **{key: None if each is None else str(each) for key, each in files.items()}},
         )
         return
     fields = _fields(made)

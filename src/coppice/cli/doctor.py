@@ -80,7 +80,7 @@ def doctor(
         file=None if file == "-" else file,
     )
     if as_json:
-        print_json(diagnosis.record())
+        print_json("doctor" if diagnosis.runtime else "doctor-tuning", diagnosis.record())
     else:
         print_lines(diagnosis.lines())
     diagnosis.require_ok()

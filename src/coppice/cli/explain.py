@@ -36,7 +36,7 @@ def explain(
         found = explain_plan(plan)
     found.check_tree(tree)
     if as_json:
-        print_json(found.record())
+        print_json("explain", found.record())
         return
     print_fields(title_of(found.plan.problem), found.summary)
     print_lines(found.lines(top=top, tree=tree))

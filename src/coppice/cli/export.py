@@ -140,7 +140,7 @@ def export(
     if to in PICTURES:
         _export_picture(source, to, output=output, **values)
         if as_json:
-            print_json({"to": to, "output": str(output), "notes": []})
+            print_json("export", {"to": to, "output": str(output), "notes": []})
         return
     own = _own_options(to)
     for key, text in parse_settings(options or (), option="--option").items():
@@ -224,7 +224,7 @@ def _export_format(
         raise
     notes = [with_flags(_with_options(note, to), flags) for note in made.notes]
     if as_json:
-        print_json({"to": to, "output": str(output), "notes": notes})
+        print_json("export", {"to": to, "output": str(output), "notes": notes})
         return
     for note in notes:
         print_note(f"note: {note}")

@@ -65,17 +65,21 @@ def import_file(
         return
     plan, program = made.plan, made.program
     if as_json:
+        from coppice.bounds.result import rates_named
+
         print_json(
+            "import",
             {
                 "name": program.name,
                 **plan.problem.record(),
                 "chunks": program.num_chunks,
                 "thread_blocks": program.most_blocks,
                 "transfers": made.schedule.num_transfers,
+                **rates_named("load", plan.problem, plan.inv_rate),
                 "algbw_gb_per_s": float(plan.algbw_gb_per_s),
                 "algbw_exact": str(plan.algbw_gb_per_s),
                 "output": None if output is None else str(output),
-            }
+            },
         )
         return
     busbw = plan.algbw_gb_per_s * program.collective.busbw_factor(program.num_ranks)

@@ -72,7 +72,7 @@ def up(
         stages.begin("building namespaces and cables")
         lab = build(name, blueprint)
     if as_json:
-        print_json(_facts(lab, load))
+        print_json("lab", _facts(lab, load))
         return
     print_fields(f"lab {name}: {loaded.name}", _fields(lab, load))
 
@@ -99,7 +99,7 @@ def check(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
             }
             for each in found
         ]
-        print_json({"links": rows, "ok": not bad})
+        print_json("lab-check", {"links": rows, "ok": not bad})
     else:
         shares = sorted(each.measured_bits_per_s / each.bits_per_s for each in found)
         print_lines(
@@ -184,7 +184,13 @@ def counters(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     counted = link_bytes(lab)
     if as_json:
         print_json(
-            {"links": [{"from": ids[a], "to": ids[b], "bytes": n} for (a, b), n in sorted(counted.items())]}
+            "lab-bytes",
+            {
+                "links": [
+                    {"from": ids[a], "to": ids[b], "link_bytes": n, "bytes": n}
+                    for (a, b), n in sorted(counted.items())
+                ]
+            },
         )
         return
     print_lines([f"{ids[a]} -> {ids[b]}  {n}" for (a, b), n in sorted(counted.items())])
@@ -200,7 +206,7 @@ def status(*, name: LabOption = "lab", as_json: JsonOption = False) -> None:
     lab = find(name)
     load = load_of(lab.blueprint.topology, lab.blueprint.scale)
     if as_json:
-        print_json(_facts(lab, load))
+        print_json("lab", _facts(lab, load))
         return
     print_fields(f"lab {name}: {lab.blueprint.topology.name}", _fields(lab, load))
 
@@ -219,13 +225,13 @@ def down(
     if every:
         names = remove_all()
         if as_json:
-            print_json({"labs": list(names)})
+            print_json("lab-down", {"labs": list(names)})
             return
         print_lines([f"removed {', '.join(names) if names else 'nothing: no lab stands'}"])
         return
     removed = remove(name)
     if as_json:
-        print_json({"labs": [name], "namespaces": removed})
+        print_json("lab-down", {"labs": [name], "namespaces": removed})
         return
     print_lines([f"removed {removed} namespaces of the lab {name}"])
 
@@ -258,8 +264,11 @@ def _facts(lab: Lab, load: Load) -> dict[str, object]:
     slowest, fastest = _slowest_and_fastest(blueprint)
     return {
         "name": lab.name,
+        "topology_file": str(lab.topology_file),
         "topology": str(lab.topology_file),
+        "rate_scale": str(blueprint.scale),
         "scale": str(blueprint.scale),
+        "node_count": blueprint.topology.num_nodes,
         "nodes": blueprint.topology.num_nodes,
         "ranks": blueprint.topology.num_ranks,
         "cables": len(blueprint.cables),

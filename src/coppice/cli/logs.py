@@ -48,7 +48,7 @@ def logs(
         stages.begin(f"reading {plural(len(files), 'file')}")
         found = read_logs(files, collective=given)
     if as_json:
-        print_json({"files": [log.record() for log in found]})
+        print_json("logs", {"files": [log.record() for log in found]})
     else:
         print_lines(_lines(found))
     print_warnings(found)

@@ -51,7 +51,10 @@ def list_models(*, as_json: JsonOption = False) -> None:
     """  # noqa: D301 (\b is for the help formatter)
     found = named_models()
     if as_json:
-        print_json({"models": [{**model_record(each.model), "about": each.about} for each in found.values()]})
+        print_json(
+            "model-list",
+            {"models": [{**model_record(each.model), "about": each.about} for each in found.values()]},
+        )
         return
     print_lines([f"{name:<10}  {each.about}" for name, each in found.items()])
 
@@ -74,7 +77,7 @@ def show(
     known = named_models().get(name)
     sources = {} if known is None else known.sources
     if as_json:
-        print_json({**model_record(model), "sources": sources})
+        print_json("model", {**model_record(model), "sources": sources})
         return
     about = [] if known is None else [("about", known.about)]
     print_fields(model.text, [*about, *((f"from: {key}", text) for key, text in sources.items())])
@@ -143,7 +146,7 @@ def fit_model(
             model_bytes(found.model, about=f"fitted from {start.name}", sources=sources).decode(), output
         )
     if as_json:
-        print_json(_record(found, times))
+        print_json("model-fit", _record(found, times))
         return
     error = f"{100 * found.mean_error:.1f}% on average, {100 * found.worst_error:.1f}% at most"
     if not found.judged:

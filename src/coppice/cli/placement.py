@@ -89,7 +89,7 @@ def placement(
             on_stage=stages.begin,
         )
     if as_json:
-        print_json(found.record(most=listed.programs))
+        print_json("placement", found.record(most=listed.programs))
     else:
         levels = " x ".join(f"{name} {n}" for name, n in found.hierarchy.items())
         sized = ", ".join(

@@ -109,9 +109,10 @@ def plan(
             f"size_bytes_at_{100 * share:.0f}_percent": reached.get(share) for share in _SHARES
         }
         if pipelined is not None:
+            at["reached_at_64_gib_algbw_gb_per_s"] = pipelined.timeline.algbw_gb_per_s
             at["algbw_gb_per_s_at_64_gib"] = pipelined.timeline.algbw_gb_per_s
         figures = {**result.record(), "processor_seconds": process_time()}
-        print_json({**figures, **at, **_chosen_record(chosen), "model": model_record(assumed)})
+        print_json("plan", {**figures, **at, **_chosen_record(chosen), "model": model_record(assumed)})
         return
     timed = [*_pipelined_fields(pipelined), *_chosen_fields(chosen)]
     timed.append(("message size", _reach_text(reached, assumed)))
@@ -182,7 +183,14 @@ def _chosen_record(chosen: Preferred | None) -> dict[str, Any]:
         return {}
     fastest = {str(size): {"name": name, "time_us": us} for size, (name, us) in chosen.fastest.items()}
     times = {str(size): us for size, us in chosen.time_us.items()}
-    return {"planned_for": {"name": chosen.taken.name, "time_us": times, "fastest": fastest}}
+    return {
+        "planned_for": {
+            "name": chosen.taken.name,
+            "time_us_by_size": times,
+            "time_us": times,
+            "fastest": fastest,
+        }
+    }
 
 
 PIPELINED = "pipelined"

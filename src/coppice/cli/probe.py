@@ -92,7 +92,7 @@ def probe(
         if output is not None:
             write_topology(found.topology, output)
         if as_json:
-            print_json(found.record())
+            print_json("probe", found.record())
         else:
             print_lines(_words(found))
     finally:
@@ -130,7 +130,7 @@ def _probe_costs(
         text = encode_put_signal_costs(found, measured=f"{end.ranks} ranks on {end.device.name}")
         write_atomically(path, text.encode())
         if as_json:
-            print_json(found)
+            print_json("probe-costs", found)
         else:
             print_lines([f"{name:16} {value:.4g}" for name, value in found.items()])
     finally:

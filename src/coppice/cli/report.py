@@ -86,6 +86,6 @@ def report(
             on_stage=stages.begin,
         )
     if as_json:
-        print_json({"output": str(output), "bytes": written})
+        print_json("report", {"output": str(output), "output_bytes": written, "bytes": written})
         return
     print_lines([f"{output}: {size_text(written)}"])

@@ -11,7 +11,7 @@ from msgspec import structs
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.logs import print_warnings
-from coppice.cli.output.render import print_fields, print_json, print_lines, to_stdout
+from coppice.cli.output.render import print_fields, print_json, print_lines, to_stdout, without_key
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.options import argument, option, parse_settings
@@ -132,7 +132,7 @@ def select(
         ]
     if len(picks) > 1:
         if as_json:
-            print_json({"selections": [each.record() for each in picks]})
+            print_json("select-several", {"selections": [each.record() for each in picks]})
         else:
             _print_table(picks, wanted)
         return
@@ -142,7 +142,8 @@ def select(
     if printed:
         return
     if as_json:
-        print_json(picked.record())
+        # The version of the format stands where that of the library does in a list.
+        print_json("select", without_key(picked.record(), "version"))
         return
     fields = _fields(picked)
     if output is not None:

@@ -113,7 +113,10 @@ def simulate(
             progress.begin("writing the trace")
             shown = write_trace(rows[-1].timeline, trace)
     if as_json:
-        print_json(simulated_record(loaded, assumed, rows, links=limits.links))
+        print_json(
+            "simulate" if len(rows) == 1 else "simulate-sizes",
+            simulated_record(loaded, assumed, rows, links=limits.links),
+        )
         return
     title = title_of(loaded.problem)
     traced = []
@@ -155,7 +158,7 @@ def _simulate_jobs(
             firsts = zip(found.results, found.first.tolist(), strict=False)
             write_trace(found.timeline, trace, jobs=[(result.job.name, first) for result, first in firsts])
     if as_json:
-        print_json(found.record())
+        print_json("simulate-jobs", found.record())
         return
     fields = [("model", model.text), ("all done", f"after {number(found.time_us)} us")]
     if trace is not None:

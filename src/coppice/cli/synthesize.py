@@ -88,7 +88,7 @@ def synthesize(
             stages.begin("writing the plan")
             write_plan(result.plan, output)
     if as_json:
-        print_json(result.record())
+        print_json("synthesize-none" if result.planned is None else "synthesize", result.record())
     else:
         fields = _fields(result)
         if output is not None and result.planned is not None and not printed:
@@ -144,7 +144,7 @@ def _together(
         if output is not None:
             _write_groups(found, output)
     if as_json:
-        print_json(found.record())
+        print_json("synthesize-groups", found.record())
     else:
         rate = float(1 / found.ns_per_byte) if found.ns_per_byte else 0.0
         fields = [

@@ -58,7 +58,7 @@ def list_presets(
         raise InputError(f"there is no preset {name!r}: {suggestion(name, PRESETS)}")
     chosen = list(PRESETS.values()) if name is None else [PRESETS[name]]
     if as_json:
-        print_json({"presets": [_preset_json(preset.name) for preset in chosen]})
+        print_json("topology-list", {"presets": [_preset_json(preset.name) for preset in chosen]})
     elif name is None:
         print_fields("Presets", [(preset.name, preset.description) for preset in chosen])
         print_lines(["", "`coppice topology list NAME` shows the source and the parameters of one."])
@@ -81,7 +81,7 @@ def show(asked: TopologyOptions, *, as_json: JsonOption = False) -> None:
 
     summary = summarize(asked.load())
     if as_json:
-        print_json(summary_json(summary))
+        print_json("topology", summary_json(summary))
     else:
         print_fields(summary.name, summary_fields(summary))
 
@@ -249,7 +249,7 @@ def _deliver(topology: Topology, output: Path | None, *, name: str | None, as_js
     write_topology(topology, output)
     summary = summarize(topology)
     if as_json:
-        print_json({**summary_json(summary), "output": str(output)})
+        print_json("topology-written", {**summary_json(summary), "output": str(output)})
         return
     print_lines([f"wrote {output}: {summary.ranks} ranks, {topology.num_nodes} nodes, {summary.links} links"])
     print_reader_warnings(summary.warnings)
@@ -261,10 +261,20 @@ def _preset_json(name: str) -> dict[str, Any]:
     preset = PRESETS[name]
     return {
         "name": preset.name,
+        "summary": preset.description,
         "description": preset.description,
         "source": preset.source,
+        "parameter_list": [
+            {"name": entry.name, "default": entry.default, "summary": entry.description}
+            for entry in preset.parameters
+        ],
         "parameters": [
-            {"name": entry.name, "default": entry.default, "description": entry.description}
+            {
+                "name": entry.name,
+                "default": entry.default,
+                "summary": entry.description,
+                "description": entry.description,
+            }
             for entry in preset.parameters
         ],
     }
@@ -328,8 +338,10 @@ def summary_json(summary: Summary) -> dict[str, Any]:
         "sha256": summary.sha256,
         "ranks": summary.ranks,
         "relays": summary.relays,
+        "nodes_by_kind": summary.nodes,
         "nodes": summary.nodes,
         "hosts": [{"ranks": ranks, "count": count} for ranks, count in summary.hosts.items()],
+        "link_count": summary.links,
         "links": summary.links,
         "link_groups": [
             {

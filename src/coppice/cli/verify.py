@@ -93,7 +93,7 @@ def verify(
         stages.begin("verifying the plan")
         report = verify_plan(loaded)
     if as_json:
-        print_json(report_record(loaded, report))
+        print_json("verify", report_record(loaded, report))
     else:
         verdict = "verified" if report.ok else "FAILED"
         print_fields(
@@ -106,6 +106,11 @@ def _text(value: Fraction | None) -> str | None:
     return None if value is None else str(value)
 
 
+def _both(name: str, former: str, value: str | float | None) -> dict[str, Any]:
+    """A value under its name and under the one that it had."""
+    return {name: value, former: value}
+
+
 def report_record(plan: Plan, report: Report) -> dict[str, Any]:
     """Verification report as JSON values."""
     rate = plan.problem.shards / report.inv_rate if report.inv_rate else None
@@ -116,18 +121,22 @@ def report_record(plan: Plan, report: Report) -> dict[str, Any]:
         "ranks": plan.topology.num_ranks,
         "verified": report.ok,
         "failures": list(report.failures),
-        "planned_inv_rate": _text(report.inv_rate),
-        "planned_algbw_gb_per_s": None if rate is None else float(rate),
-        "planned_algbw_exact": _text(rate),
-        "claimed_inv_rate": _text(report.claimed),
+        **_both("load_ns_per_byte", "planned_inv_rate", _text(report.inv_rate)),
+        **_both("load_algbw_gb_per_s", "planned_algbw_gb_per_s", None if rate is None else float(rate)),
+        **_both("load_algbw_exact_gb_per_s", "planned_algbw_exact", _text(rate)),
+        **_both("claimed_ns_per_byte", "claimed_inv_rate", _text(report.claimed)),
         "max_link_load": _text(report.max_link_load),
-        "redundant": str(report.redundant),
-        "bound_inv_rate": None if plan.bound is None else str(plan.bound.inv_rate),
+        **_both("redundant_share", "redundant", str(report.redundant)),
+        **_both(
+            "optimum_ns_per_byte",
+            "bound_inv_rate",
+            None if plan.bound is None else str(plan.bound.inv_rate),
+        ),
         "bound_proved": report.bound_proved,
-        "proved_inv_rate": _text(report.proved_inv_rate),
+        **_both("proved_ns_per_byte", "proved_inv_rate", _text(report.proved_inv_rate)),
         "trees_per_root_proved": report.whole_trees,
-        "with_trees_inv_rate": _text(report.whole_trees_inv_rate),
-        "fewer_trees_inv_rate": _text(report.fewer_trees_inv_rate),
+        **_both("with_trees_ns_per_byte", "with_trees_inv_rate", _text(report.whole_trees_inv_rate)),
+        **_both("fewer_trees_ns_per_byte", "fewer_trees_inv_rate", _text(report.fewer_trees_inv_rate)),
         "proof_in_words": None if plan.bound is None else report.proof_in_words,
         "optimal": report.optimal,
         "ordered": report.ordered,
@@ -199,6 +208,7 @@ def _verify_program(data: bytes, *, name: str, target: str | None, as_json: bool
             run = "in place" if program.in_place else "out of place"
     if as_json:
         print_json(
+            "verify-program",
             {
                 "collective": program.collective.value,
                 "name": program.name,
@@ -209,7 +219,7 @@ def _verify_program(data: bytes, *, name: str, target: str | None, as_json: bool
                 "in_place": program.in_place,
                 **facts,
                 "checked": report.checked,
-            }
+            },
         )
         report.require_ok()
         return
@@ -243,6 +253,7 @@ def _verify_put_signal(data: bytes, *, name: str, schedules: int, as_json: bool)
     ways = {"in place": program.in_place, "out of place": program.out_of_place}
     if as_json:
         print_json(
+            "verify-put-signal",
             {
                 "collective": program.collective.value,
                 "name": program.name,
@@ -255,9 +266,9 @@ def _verify_put_signal(data: bytes, *, name: str, schedules: int, as_json: bool)
                 "chunks": program.num_chunks,
                 "staging_chunks": int(program.staging.max(initial=0)),
                 "messages_of_a_gpu": int(messages.max()),
-                "communicators": program.num_communicators,
+                **_both("communicator_count", "communicators", program.num_communicators),
                 "checked": report.checked,
-            }
+            },
         )
         report.require_ok()
         return

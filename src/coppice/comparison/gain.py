@@ -51,6 +51,7 @@ class Gain:
 
     def record(self) -> dict[str, Any]:
         """JSON values."""
+        words = gain_words(self)
         return {
             "size_bytes": self.size_bytes,
             "model": model_record(self.model),
@@ -59,6 +60,7 @@ class Gain:
                     "boxes": row.boxes,
                     "ranks": row.ranks,
                     "algorithm": row.optimal.algorithm,
+                    "reached_algbw_gb_per_s": row.optimal.algbw_gb_per_s,
                     "algbw_gb_per_s": row.optimal.algbw_gb_per_s,
                     "limit_algbw_gb_per_s": self.size_bytes / row.limit_us / 1000,
                     **{
@@ -66,6 +68,7 @@ class Gain:
                         if rival is None
                         else {
                             "algorithm": rival.algorithm,
+                            "reached_algbw_gb_per_s": rival.algbw_gb_per_s,
                             "algbw_gb_per_s": rival.algbw_gb_per_s,
                             "gain": row.over(family),
                         }
@@ -74,7 +77,8 @@ class Gain:
                 }
                 for row in self.rows
             ],
-            "words": gain_words(self),
+            "sentences": words,
+            "words": words,
         }
 
 

@@ -56,23 +56,30 @@ class ModelledSystems:
 
     def record(self) -> dict[str, Any]:
         """The times as JSON values."""
+        placed = {
+            name: {
+                "where": found.where,
+                "load_algbw_gb_per_s": float(1 / found.inv_rate),
+                "algbw_gb_per_s": float(1 / found.inv_rate),
+                "load_algbw_exact_gb_per_s": str(1 / found.inv_rate),
+                "algbw_exact": str(1 / found.inv_rate),
+                "optimum_algbw_gb_per_s": float(1 / self.bounds[name]),
+                "bound_algbw_gb_per_s": float(1 / self.bounds[name]),
+                "optimum_algbw_exact_gb_per_s": str(1 / self.bounds[name]),
+                "bound_algbw_exact": str(1 / self.bounds[name]),
+                "tiers": max((tree.tiers for tree in found.trees), default=0),
+            }
+            for name, found in self.placed.items()
+        }
         return {
-            "systems": {
-                name: {
-                    "where": found.where,
-                    "algbw_gb_per_s": float(1 / found.inv_rate),
-                    "algbw_exact": str(1 / found.inv_rate),
-                    "bound_algbw_gb_per_s": float(1 / self.bounds[name]),
-                    "bound_algbw_exact": str(1 / self.bounds[name]),
-                    "tiers": max((tree.tiers for tree in found.trees), default=0),
-                }
-                for name, found in self.placed.items()
-            },
+            "placed_systems": placed,
+            "systems": placed,
             "times": [
                 {
                     "system": row.system,
                     "size_bytes": row.size_bytes,
                     "time_us": row.time_us,
+                    "reached_algbw_gb_per_s": row.algbw_gb_per_s,
                     "algbw_gb_per_s": row.algbw_gb_per_s,
                 }
                 for row in self.times

@@ -37,6 +37,7 @@ class ClusterSplit:
         return {
             "system": self.system,
             "algorithm": self.algorithm,
+            "optimum_algbw_gb_per_s": float(1 / self.bound),
             "bound_gb_per_s": float(1 / self.bound),
             **self.best.record(),
         }

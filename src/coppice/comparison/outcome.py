@@ -298,15 +298,29 @@ class Comparison(Shown):
             **self.problem.record(),
             "model": model_record(self.model),
             "optimum": {
+                "optimum_algbw_gb_per_s": float(self.optimum.algbw_gb_per_s),
                 "algbw_gb_per_s": float(self.optimum.algbw_gb_per_s),
+                "optimum_algbw_exact_gb_per_s": str(self.optimum.algbw_gb_per_s),
                 "algbw_exact": str(self.optimum.algbw_gb_per_s),
                 "cut_in_words": describe_cut(self.optimum),
             },
             "latency_bound": {"time_us": self.latency.time_us, "why": self.latency.why},
+            "ranges": [found.record() for found in self.ranges],
             "best": [found.record() for found in self.ranges],
             "nccl": [pick.record() for pick in self.picks],
             "refusals": {row.algorithm: row.refusal for row in self.refused},
-            "rows": list(self.rows()),
+            "rows": [
+                {
+                    **row,
+                    "parameters_text": row["parameters"],
+                    "relays_used": row["relays"],
+                    "switches_used": row["in_network"],
+                    "reached_algbw_gb_per_s": row["algbw_gb_per_s"],
+                    "reached_busbw_gb_per_s": row["busbw_gb_per_s"],
+                    "link_name": row["link"],
+                }
+                for row in self.rows()
+            ],
             "in_network": None if self.helped is None else self.helped.record(),
             **({} if self.modelled is None else {"modelled": self.modelled.record()}),
         }

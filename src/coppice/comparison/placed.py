@@ -93,8 +93,10 @@ class Reduced:
             most: Programs to list; None: all.
         """
         return {
+            "reduced_axes": list(self.axes),
             "axes": list(self.axes),
             "size_bytes": self.size_bytes,
+            "group_count": len(self.groups),
             "groups": len(self.groups),
             "group_size": int(self.groups.shape[1]),
             "levels": dict(self.shape),
@@ -215,6 +217,8 @@ class PlacementResult(Shown):
 
     def record(self, *, most: int | None = None) -> dict[str, Any]:
         """The figures as JSON values; ``most`` is how many programs of each placement to list, None: all."""
+        groups = [each.groups.tolist() for each in self.best.reductions]
+        default = None if self.default is None else self.default.record(most=most)
         return {
             "topology": self.topology.name,
             "topology_sha256": self.topology.sha256,
@@ -222,16 +226,20 @@ class PlacementResult(Shown):
             "hierarchy": self.hierarchy,
             "devices": list(self.devices),
             "axes": self.axes,
+            "model_name": self.model.name,
             "model": self.model.name,
             "timing": "each call simulated with all groups at once, calls one after the other",
             "placements": self.number,
             "best": {
                 **self.best.record(most=most),
-                "groups": [each.groups.tolist() for each in self.best.reductions],
+                "reduction_groups": groups,
+                "groups": groups,
+                "model_name": self.model.name,
                 "model": self.model.name,
                 "verified_groups": self.verified,
             },
-            "default": None if self.default is None else self.default.record(most=most),
+            "default_placement": default,
+            "default": default,
             "default_factor": self.default_factor,
             "spread": self.spread,
             "interrupted": self.interrupted,

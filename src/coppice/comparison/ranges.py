@@ -219,6 +219,7 @@ class LibraryPick:
             "algorithm": self.algorithm,
             "time_us": self.time_us,
             "ratio": self.ratio,
+            "switches_used": self.in_network,
             "in_network": self.in_network,
         }
 

@@ -61,10 +61,12 @@ class Evaluation:
     def record(self) -> dict[str, Any]:
         """The figures as JSON values: fractions are strings, nodes are names."""
         graph, designed, found = self.graph, self.designed, self.bound
+        cut = [self.plan.topology.node_ids[node] for node in found.cut]
         return {
             "recipe": graph.name,
             "ranks": graph.num_nodes,
             "degree": graph.degree,
+            "link_count": graph.num_links,
             "links": graph.num_links,
             "bidirectional": graph.bidirectional,
             "collective": self.plan.problem.collective.value,
@@ -76,9 +78,12 @@ class Evaluation:
             "pieces": None if designed is None else designed.pieces,
             "planner": planner_name(designed),
             "loss_by_pieces": None if designed is None else str(designed.loss),
+            "load_ns_per_byte": str(self.plan.inv_rate),
             "inv_rate": str(self.plan.inv_rate),
+            "optimum_ns_per_byte": str(found.inv_rate),
             "bound_inv_rate": str(found.inv_rate),
-            "bound_cut": [self.plan.topology.node_ids[node] for node in found.cut],
+            "cut": cut,
+            "bound_cut": cut,
             "share_of_optimum": float(self.share_of_optimum),
             "verified": self.report.ok,
             "failures": list(self.report.failures),

@@ -18,10 +18,10 @@ from typing import Any
 import numpy as np
 
 from coppice.arguments import checked
-from coppice.bounds.describe import describe_cut
+from coppice.bounds.describe import alternatives_record
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
-from coppice.bounds.result import Bound
+from coppice.bounds.result import Bound, rates_named
 from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
 from coppice.language.chunk_program import ChunkProgram
@@ -172,6 +172,7 @@ class CompiledProgram(Brief):
             **({} if found is None else _bound_record(found)),
             "planner": plan.planner,
             "parameters": dict(plan.parameters),
+            **rates_named("load", plan.problem, plan.inv_rate),
             "planned_inv_rate": str(plan.inv_rate),
             "planned_algbw_gb_per_s": float(plan.algbw_gb_per_s),
             "planned_algbw_exact": str(plan.algbw_gb_per_s),
@@ -181,9 +182,11 @@ class CompiledProgram(Brief):
             "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
             "worst_link": None if worst < 0 else plan.topology.link_name(worst),
             "verified": self.report.ok,
+            "planning_seconds": sum(self.seconds.values()) - self.seconds.get("verify", 0.0),
             "seconds": sum(self.seconds.values()) - self.seconds.get("verify", 0.0),
             "verify_seconds": self.seconds.get("verify", 0.0),
             "seconds_by_stage": dict(self.seconds),
+            "operation_count": self.source.num_operations,
             "operations": self.source.num_operations,
             "chunks": self.source.num_chunks,
             "transfers": self.schedule.num_transfers,
@@ -207,11 +210,9 @@ class CompiledProgram(Brief):
 def _bound_record(found: Bound) -> dict[str, Any]:
     """The bound, and the cut that sets it."""
     return {
+        **found.named_rates("optimum"),
         **found.rates_record(),
-        "cut": [found.problem.topology.node_ids[node] for node in found.cut],
-        "cut_in_words": describe_cut(found),
-        "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
-        "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
+        **alternatives_record(found),
     }
 
 

@@ -151,18 +151,35 @@ class Log:
 
     def record(self) -> dict[str, Any]:
         """The log as JSON values; of the topology its identification only."""
+        machine = None
+        if self.topology is not None:
+            found = self.topology
+            machine = {"name": found.name, "ranks": found.num_ranks, "sha256": found.sha256}
         return {
             "file": self.file,
             "kind": self.kind,
+            "library_version": self.version,
             "version": self.version,
             "tuner": self.tuner,
             "settings": dict(self.settings),
             "beside": dict(self.beside),
-            "measurements": [asdict(each) for each in self.measurements],
-            "decisions": [asdict(each) | {"size_bytes": each.size_bytes} for each in self.decisions],
-            "communicators": [asdict(each) for each in self.communicators],
+            "measurements": [asdict(each) | {"node_count": each.nodes} for each in self.measurements],
+            "decisions": [
+                asdict(each)
+                | {"size_bytes": each.size_bytes, "node_count": each.nodes, "call_count": each.calls}
+                for each in self.decisions
+            ],
+            "communicators": [
+                asdict(each)
+                | {
+                    "node_count": each.nodes,
+                    "cells": [asdict(cell) | {"rate_gb_per_s": cell.gb_per_s} for cell in each.cells],
+                }
+                for each in self.communicators
+            ],
             "graphs": [
                 {
+                    "graph_id": graph.id,
                     "id": graph.id,
                     "kind": graph.kind,
                     "nchannels": graph.nchannels,
@@ -170,24 +187,13 @@ class Log:
                     "speed_inter_gb_per_s": float(graph.speed_inter),
                     "type_intra": graph.type_intra,
                     "type_inter": graph.type_inter,
-                    "channels": [
-                        {
-                            "entry": channel.entry,
-                            "gpus": [gpu.dev for gpu in channel.gpus],
-                            "exit": channel.exit,
-                        }
-                        for channel in graph.channels
-                    ],
+                    "channel_paths": _paths_of(graph),
+                    "channels": _paths_of(graph),
                 }
                 for graph in self.graphs
             ],
-            "topology": None
-            if self.topology is None
-            else {
-                "name": self.topology.name,
-                "ranks": self.topology.num_ranks,
-                "sha256": self.topology.sha256,
-            },
+            "machine": machine,
+            "topology": machine,
             "warnings": list(self.warnings),
         }
 
@@ -247,3 +253,12 @@ def own_name(text: str) -> str | None:
         ('nvls_tree', 'collnet_chain', 'll128', None)
     """
     return _OWN.get(text.lower().replace("_", ""))
+
+
+def _paths_of(graph: NcclGraph) -> list[dict[str, Any]]:
+    """GPUs of each channel in order, and where it enters and leaves the machine."""
+    paths = []
+    for each in graph.channels:
+        gpus = [gpu.dev for gpu in each.gpus]
+        paths.append({"entry": each.entry, "gpu_list": gpus, "gpus": gpus, "exit": each.exit})
+    return paths

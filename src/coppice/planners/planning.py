@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import Any
 
 from coppice.bounds.attainable import in_network_optimum
-from coppice.bounds.describe import describe_cut
+from coppice.bounds.describe import alternatives_record
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bandwidths, Bound
@@ -122,25 +122,25 @@ class PlannedResult(Shown, Bandwidths):
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values: fractions as text, nodes by name."""
-        problem, topology = self.plan.problem, self.plan.topology
-        found, trees, gain = self.bound, self.shape, self.ring_gain
+        problem, found, trees, gain = self.plan.problem, self.bound, self.shape, self.ring_gain
+        ring = None if self.ring is None else str(self.ring.algbw_gb_per_s)
         worst = self.report.worst_link
         return {
             **problem.record(),
+            **found.named_rates("optimum"),
             **found.rates_record(),
-            "cut": [topology.node_ids[node] for node in found.cut],
-            "cut_in_words": describe_cut(found),
-            "attainable_inv_rate": None if found.attainable is None else str(found.attainable),
-            "alternatives": {name: str(rate) for name, rate in found.alternatives.items()},
+            **alternatives_record(found),
             "planner": self.plan.planner,
             "parameters": dict(self.plan.parameters),
+            **self.named_rates("load"),
             "planned_inv_rate": str(self.inv_rate),
             "planned_algbw_gb_per_s": float(self.algbw_gb_per_s),
             "planned_algbw_exact": str(self.algbw_gb_per_s),
             "planned_busbw_gb_per_s": float(self.busbw_gb_per_s),
             "optimal": self.loss == 0 or self.report.optimal,
             "loss": str(self.loss),
-            "ring_algbw_exact": None if self.ring is None else str(self.ring.algbw_gb_per_s),
+            "ring_algbw_exact_gb_per_s": ring,
+            "ring_algbw_exact": ring,
             "ring_gain": None if gain is None else float(gain),
             "trees_per_root": self.trees_per_root,
             **self._record_with_trees(),
@@ -150,6 +150,7 @@ class PlannedResult(Shown, Bandwidths):
             "max_link_load": None if self.report.max_link_load is None else str(self.report.max_link_load),
             "worst_link": None if worst < 0 else self.plan.topology.link_name(worst),
             "verified": self.report.ok,
+            "planning_seconds": self.seconds["bound"] + self.seconds["plan"],
             "seconds": self.seconds["bound"] + self.seconds["plan"],
             "verify_seconds": self.seconds["verify"],
             "seconds_by_stage": self.seconds,

@@ -177,7 +177,9 @@ class Explanation:
             "collective": plan.problem.collective.value,
             "topology": topology.name,
             "ranks": topology.num_ranks,
+            "load_ns_per_byte": str(self.loads.inv_rate),
             "planned_inv_rate": str(self.loads.inv_rate),
+            "load_algbw_exact_gb_per_s": None if rate is None else str(rate),
             "planned_algbw_exact": None if rate is None else str(rate),
             "optimal": self.report.optimal,
             "bound_proved": self.report.bound_proved,
@@ -188,6 +190,7 @@ class Explanation:
                     "from_kind": links.src_kind.name.lower(),
                     "to_kind": links.dst_kind.name.lower(),
                     "gb_per_s": str(links.gb_per_s),
+                    "busy_share": str(links.load),
                     "load": str(links.load),
                     "count": links.count,
                     "example": topology.link_name(links.example).split(" -> "),
@@ -201,6 +204,7 @@ class Explanation:
                     "phase": row.phase.name.lower(),
                     "height": row.height,
                     "trees": row.trees,
+                    "data_share": str(row.share),
                     "share": str(row.share),
                 }
                 for row in self.heights

@@ -169,6 +169,7 @@ class CostCell(Brief):
             "time_us": self.time_us,
             "promised_us": self.promised_us,
             "latency_us": self.latency_us,
+            "rate_gb_per_s": self.gb_per_s,
             "gb_per_s": self.gb_per_s,
             "terms": list(self.terms),
             "unavailable": self.unavailable,

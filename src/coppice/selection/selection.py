@@ -65,8 +65,20 @@ class Selection:
 
     def record(self) -> dict[str, Any]:
         """The selection as JSON values."""
+        steps = [
+            {
+                "table": step.table,
+                "rule": step.rule,
+                "with_values": step.values,
+                "values": step.values,
+                "held": step.held,
+                "depth": step.depth,
+            }
+            for step in self.why
+        ]
         return {
             "library": self.library,
+            "library_version": self.version,
             "version": self.version,
             "source": self.source,
             "function": self.function,
@@ -75,6 +87,7 @@ class Selection:
             "size_bytes": self.size_bytes,
             "component": self.component,
             "algorithm": self.algorithm,
+            "algorithm_id": self.id,
             "id": self.id,
             "runs_as": self.runs_as or self.algorithm,
             "protocol": None if self.cell is None else self.cell.protocol,
@@ -83,10 +96,8 @@ class Selection:
             "ours": self.ours,
             "parameters": dict(self.parameters),
             "reason": self.reason,
-            "why": [
-                {"table": s.table, "rule": s.rule, "values": s.values, "held": s.held, "depth": s.depth}
-                for s in self.why
-            ],
+            "decision": steps,
+            "why": steps,
             "parts": [{"role": part.role, **part.selection.record()} for part in self.parts],
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),

@@ -188,6 +188,8 @@ class Simulated(Brief):
             "protocol": timeline.protocol,
             "messages": timeline.messages.count,
             **rate_figures(timeline),
+            "reached_algbw_gb_per_s": timeline.algbw_gb_per_s,
+            "reached_busbw_gb_per_s": timeline.busbw_gb_per_s,
             "optimum_us": self.least_us,
             "share_of_optimum": self.share_of_least,
             "hashed": None
@@ -203,6 +205,7 @@ class Simulated(Brief):
                 {
                     "link": [topology.node_ids[topology.src[link]], topology.node_ids[topology.dst[link]]],
                     "busy_us": float(timeline.link_busy_us[link]),
+                    "link_bytes": float(timeline.link_bytes[link]),
                     "bytes": float(timeline.link_bytes[link]),
                     "utilisation": timeline.utilisation(link),
                 }

@@ -18,8 +18,6 @@ from dataclasses import dataclass, replace
 from math import isqrt
 from typing import Any
 
-import msgspec
-
 from coppice.errors import InputError
 from coppice.tuning.records import CallShape, LibraryChoice, TimedRun
 from coppice.tuning.statistics import ChoiceVerdict, compare, holm
@@ -98,10 +96,11 @@ class Fit:
         """The fit as JSON values."""
         return {
             "library": self.library,
+            "library_version": self.version,
             "version": self.version,
             "sizes": [
                 {
-                    **msgspec.structs.asdict(shape),
+                    **shape.record(),
                     "size_bytes": size.size_bytes,
                     "default_us": size.default_us,
                     "bound_us": size.bound_us,
@@ -126,13 +125,14 @@ class Fit:
             ],
             "rules": [
                 {
-                    **msgspec.structs.asdict(rule.shape),
+                    **rule.shape.record(),
                     "first_bytes": rule.first_bytes,
                     "last_bytes": rule.last_bytes,
                     "choice": None if rule.choice is None else str(rule.choice),
                     "gain": rule.gain,
                     "low": rule.low,
                     "high": rule.high,
+                    "share_of_optimum": rule.reached,
                     "bound_share": rule.reached,
                 }
                 for rule in self.rules

@@ -10,6 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -28,6 +29,15 @@ class CallShape(msgspec.Struct, frozen=True, order=True):
 
     def __str__(self) -> str:
         return f"{self.collective} on {self.nodes}x{self.ranks}"
+
+    def record(self) -> dict[str, Any]:
+        """The shape as JSON values."""
+        return {
+            "collective": self.collective.value,
+            "node_count": self.nodes,
+            "nodes": self.nodes,
+            "ranks": self.ranks,
+        }
 
 
 class LibraryChoice(msgspec.Struct, frozen=True, order=True):

@@ -132,7 +132,7 @@ class Checked:
     def record(self) -> dict[str, Any]:
         """The check as JSON values."""
         return {
-            **msgspec.structs.asdict(self.shape),
+            **self.shape.record(),
             "size_bytes": self.size_bytes,
             "rule": self.rule,
             "gain": self.verdict.gain,

@@ -39,25 +39,31 @@ def shares_of(found: TogetherBound) -> dict[str, float]:
 def together_record(found: TogetherBound) -> dict[str, Any]:
     """Everything that proves the bound as JSON values: fractions as text, nodes and links by name."""
     topology = found.topology
+    limiting = [topology.link_name(link) for link in found.links]
+    needed = {
+        found.demands[number].name: str(amount)
+        for number, amount in zip(found.counted, found.needed_bytes, strict=True)
+    }
     return {
         "topology": topology.name,
         "topology_sha256": topology.sha256,
         "ranks": topology.num_ranks,
         "least_seconds": float(found.seconds),
+        "least_exact_seconds": str(found.seconds),
         "least_seconds_exact": str(found.seconds),
         "limited_by": limit_words(found),
         "sets": [[topology.node_ids[node] for node in nodes] for nodes in found.sets],
         "direction": "in" if found.entering else "out",
-        "links": [topology.link_name(link) for link in found.links],
+        "limiting_links": limiting,
+        "links": limiting,
         "gb_per_s": str(found.gb_per_s),
-        "bytes": {
-            found.demands[number].name: str(amount)
-            for number, amount in zip(found.counted, found.needed_bytes, strict=True)
-        },
+        "needed_bytes": needed,
+        "bytes": needed,
         "demands": [
             {
                 "name": demand.name,
                 "collective": demand.collective,
+                "group_count": len(demand.groups),
                 "groups": len(demand.groups),
                 "ranks": demand.members,
                 "most_bytes": str(max(demand.size_bytes)),

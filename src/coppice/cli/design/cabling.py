@@ -44,7 +44,7 @@ def cabling(
     if not (printed and as_json):
         write_text(made.csv_text(), output)
     if as_json:
-        print_json(made.record())
+        print_json("design-cabling", made.record())
     if printed or as_json:
         return
     fields = [(f"{made.kind}s", f"{len(made.ends):,}")]

@@ -60,7 +60,7 @@ def compare(
     if picture is not None:
         draw(market, picture)
     if as_json:
-        print_json(market.record())
+        print_json("design-compare", market.record())
         return
     print_lines(_lines(market))
 

@@ -156,7 +156,7 @@ def find(
         write_atomically(cabling, made.csv_text().encode())
         written.append(f"{cabling}: {len(made.ends):,} {made.kind}s of {made.graph.name}")
     if as_json:
-        print_json(record)
+        print_json("design", record)
         return
     lines = _front_lines(cell, front)
     if workload is not None:
@@ -227,7 +227,9 @@ def _workload_lines(
 def _print_many(fronts: dict[Cell, list[GraphEntry]], *, as_json: bool) -> None:
     """Every front, a line for each graph."""
     if as_json:
-        print_json({"fronts": [entry.record() for front in fronts.values() for entry in front]})
+        print_json(
+            "design-several", {"fronts": [entry.record() for front in fronts.values() for entry in front]}
+        )
         return
     rows = [("ranks", "degree", "steps", "T_B", "", "recipe")]
     for (ranks, degree), front in fronts.items():

@@ -80,6 +80,7 @@ def schedule(
     loads = [str(load * least) for load in made.step_loads]
     if as_json:
         print_json(
+            "design-schedule",
             {
                 "topology": loaded.name,
                 "topology_sha256": loaded.sha256,
@@ -91,10 +92,11 @@ def schedule(
                 "pieces": made.pieces,
                 "loss_by_pieces": str(made.loss),
                 "transfers": made.schedule.num_transfers,
+                "load_ns_per_byte": str(plan.inv_rate),
                 "inv_rate": str(plan.inv_rate),
                 "verified": report.ok,
                 "failures": list(report.failures),
-            }
+            },
         )
     elif not printed:
         fields = [

@@ -98,7 +98,7 @@ def show(
         if picture is not None:
             write_atomically(picture, topology_svg(topology).encode())
     if as_json:
-        print_json(found.record())
+        print_json("design-show", found.record())
     else:
         fields = [*_graph_fields(made, found), *_schedule_fields(found), *_time_fields(found)]
         fields.extend(

@@ -15,6 +15,7 @@ from coppice.cli.output.breaking import LEAST_WIDTH, broken, terminal_width
 from coppice.cli.output.terminal import may_be_terminal
 from coppice.errors import InputError
 from coppice.files import write_atomically
+from coppice.outputs.formats import document
 
 if TYPE_CHECKING:
     from rich.status import Status
@@ -24,14 +25,38 @@ LEAST_SECONDS = 2
 """Stages that take longer tell how long."""
 
 
-def print_json(value: Mapping[str, Any]) -> None:
-    """Print ``value`` as JSON on standard output, escaping what its encoding lacks."""
-    text = json.dumps(value, indent=2, ensure_ascii=False)
+def print_json(output: str, value: Mapping[str, Any]) -> None:
+    """Print ``value`` as JSON on standard output, its format first, escaping what the encoding lacks.
+
+    Args:
+        output: Name of the output, in :data:`coppice.outputs.formats.OUTPUTS`.
+        value: What its shape declares; rates and times are finite, what is not known is None.
+    """
+    found = document(output, value)
+    text = _encoded(found, ascii_only=False)
     try:
         text.encode(sys.stdout.encoding)
     except UnicodeEncodeError:
-        text = json.dumps(value, indent=2)
+        text = _encoded(found, ascii_only=True)
     sys.stdout.write(f"{text}\n")
+
+
+def without_key(value: Mapping[str, Any], key: str) -> dict[str, Any]:
+    """A record without a key that a document has for itself.
+
+    >>> without_key({"library": "nccl", "version": "2.30"}, "version")
+    {'library': 'nccl'}
+    """
+    return {name: each for name, each in value.items() if name != key}
+
+
+def json_line(output: str, value: Mapping[str, Any]) -> str:
+    """A document on one line, for outputs that grow while a command runs."""
+    return json.dumps(document(output, value))
+
+
+def _encoded(found: dict[str, Any], *, ascii_only: bool) -> str:
+    return json.dumps(found, indent=2, ensure_ascii=ascii_only)
 
 
 def print_lines(lines: Sequence[str]) -> None:

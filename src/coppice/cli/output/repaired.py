@@ -65,7 +65,7 @@ def print_repaired(
             stages.begin("writing the plan")
             write_plan(result.plan, output)
     if as_json:
-        print_json(result.record())
+        print_json("plan-repair", result.record())
         return
     fields = _fields(plan, result)
     if output is not None and not printed:

@@ -78,7 +78,7 @@ def check(
         **structs.asdict(limits),
     )
     if as_json:
-        print_json(found.record())
+        print_json("switch-check", found.record())
     else:
         searched = f"{found.states:,} states, {found.events:,} events, up to {found.depth} deep"
         title = f"{protocol}: {'every worker gets the sum, and everyone ends' if found.ok else 'FAULT'}"

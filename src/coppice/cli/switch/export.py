@@ -81,15 +81,18 @@ def export(
     made.write(output)
     if as_json:
         print_json(
+            "switch-export",
             {
                 "to": to,
                 "output": str(output),
+                "file_names": ["switchml.p4", "entries.txt"],
                 "files": ["switchml.p4", "entries.txt"],
                 "workers": len(made.rack.workers),
                 "slots": slots,
+                "values_per_packet": values,
                 "values": values,
                 "variant": variant,
-            }
+            },
         )
         return
     title = (

@@ -144,7 +144,7 @@ def model(
 
             plot_sweep(result, picture)
         if as_json:
-            print_json(result.record())
+            print_json("switch-model-sweep", result.record())
         else:
             print_lines(_swept_text(result))
         return
@@ -172,7 +172,10 @@ def _table(
             | ({"split": splits[each.system].record()} if each.system in splits else {})
             for each in found
         ]
-        print_json({"size_bytes": size_bytes, "workers": case.workers, "systems": rows, "refusals": refused})
+        print_json(
+            "switch-model",
+            {"size_bytes": size_bytes, "workers": case.workers, "systems": rows, "refusals": refused},
+        )
         return
     lost = f", loss {case.loss:g} each way and {case.timeout_us:g} us until resent" if case.loss else ""
     slots = "" if case.slots is None else f", {plural(case.slots, 'slot')}"
@@ -236,7 +239,16 @@ def _on_cluster(
     }
     if as_json:
         extra = {"splits": {name: each.record() for name, each in splits.items()}} if splits else {}
-        print_json({"topology": topology.name, "model": costs.name, **found.record(), **extra})
+        print_json(
+            "switch-model-cluster",
+            {
+                "topology": topology.name,
+                "model_name": costs.name,
+                "model": costs.name,
+                **found.record(),
+                **extra,
+            },
+        )
         return
     lines = [
         f"# all-reduce of {short_size(size_bytes)} on {topology.name} ({topology.num_ranks} ranks)",

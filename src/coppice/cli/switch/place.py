@@ -64,7 +64,7 @@ def place(
             size=size,
         )
     if as_json:
-        print_json(found.record())
+        print_json("switch-place", found.record())
         return
     print_fields(_title(found), _fields(found))
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import signal
 import sys
 import threading
@@ -13,6 +12,7 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec.structs import asdict, replace
 
 from coppice.cli.options.declaring import with_options
+from coppice.cli.output.render import json_line
 from coppice.innetwork.serving.settings import SwitchSettings
 from coppice.options import option
 from coppice.options.shared import JsonOption
@@ -63,9 +63,14 @@ def serve(
         before = {which: signal.signal(which, handler) for which, handler in handlers.items()}
         try:
             jobs = f"jobs of {settings.workers} workers" if settings.workers else "jobs of any size"
-            record = {"protocol": settings.protocol, "slots": settings.slots}
+            record = {
+                "protocol_names": settings.protocol,
+                "protocol": settings.protocol,
+                "slots": settings.slots,
+            }
             _say(
                 f"listening on {switch.address}: {settings.protocol}, {settings.slots} slots, {jobs}",
+                "switch-listening",
                 {"event": "listening", "address": switch.address, **record},
                 as_json=as_json,
             )
@@ -93,7 +98,7 @@ def _watch(
 
 def _events(switch: SwitchServer, *, as_json: bool) -> None:
     for line in switch.events():
-        _say(line, {"event": "job", "what": line}, as_json=as_json)
+        _say(line, "switch-event", {"event": "job", "what": line}, as_json=as_json)
 
 
 def _counters(switch: SwitchServer, *, as_json: bool) -> None:
@@ -106,9 +111,10 @@ def _counters(switch: SwitchServer, *, as_json: bool) -> None:
             f"{name} {count}" for name, count in without_former_names(found[part]).items() if count
         )
         words.append(f"{part}: {counts or 'nothing'}")
-    _say("counters: " + "; ".join(words), {"event": "counters", **found}, as_json=as_json)
+    record = {"event": "counters", "job_count": found["jobs"], "protocol_counts": found["protocol"], **found}
+    _say("counters: " + "; ".join(words), "switch-counters", record, as_json=as_json)
 
 
-def _say(words: str, record: dict[str, Any], *, as_json: bool) -> None:
-    sys.stdout.write((json.dumps(record) if as_json else words) + "\n")
+def _say(words: str, output: str, record: dict[str, Any], *, as_json: bool) -> None:
+    sys.stdout.write((json_line(output, record) if as_json else words) + "\n")
     sys.stdout.flush()

@@ -67,7 +67,7 @@ def xdp(
                 signal.signal(which, handler)
         counted = switch.counters()
     if as_json:
-        print_json({"counters": counted})
+        print_json("switch-xdp", {"counters": counted})
         return
     shown = without_former_names(counted)
     print_fields("packets", [(name.replace("_", " "), f"{number:,}") for name, number in shown.items()])

@@ -36,6 +36,6 @@ def advise(options: JobOptions, *, jobs: JobsOption = None, as_json: JsonOption 
             found = compare_policies(asked, processes=jobs)
     advice = advice_of(found)
     if as_json:
-        print_json({"job": title, **advice.record(), "sentences": advice.sentences()})
+        print_json("train-advise", {"job": title, **advice.record(), "sentences": advice.sentences()})
         return
     print_lines([f"{title}:", *advice.sentences()])

@@ -65,7 +65,7 @@ def compare(
     if picture is not None:
         plot_policies(found, picture, title=title)
     if as_json:
-        print_json({"job": title, **found.record()})
+        print_json("train-compare", {"job": title, **found.record()})
         return
     print_lines(_text(title, found))
 

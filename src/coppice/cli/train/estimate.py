@@ -77,6 +77,7 @@ def answers_record(found: Sequence[WhatIf]) -> dict[str, Any]:
         "what_if": [
             {
                 "change": each.change,
+                "best_way": each.best.way,
                 "best": each.best.way,
                 "why_not": each.why_not,
                 "ways": [_way_record(row) for row in each.rows],
@@ -90,6 +91,7 @@ def _way_record(row: WhatIfRow) -> dict[str, Any]:
     layout = row.layout
     return {
         "way": row.way,
+        "gpu_count": row.gpus,
         "gpus": row.gpus,
         "iteration_seconds": row.seconds,
         "samples_per_second": row.samples_per_second,
@@ -196,8 +198,10 @@ def estimate(
     published = estimate_range(machines) if rings else None
     memory = held.parts
     samples = layout.global_batch / found.seconds
+    priced = None if costs == CALIBRATED else model_of(asked.run.model).name
     if as_json:
         print_json(
+            "train-estimate",
             {
                 "iteration_seconds": found.seconds,
                 "expected_range": None if published is None else _range_record(published, found.seconds),
@@ -205,15 +209,18 @@ def estimate(
                 "samples_per_second": samples,
                 "tokens_per_second": samples * chosen.seq if isinstance(chosen, Transformer) else None,
                 "memory_bytes": held.total,
+                "memory_bytes_by_part": memory,
                 "memory_by_part": memory,
                 "fits": fits,
+                "collective_costs": costs,
                 "collectives": costs,
-                "model": None if costs == CALIBRATED else model_of(asked.run.model).name,
+                "model_name": priced,
+                "model": priced,
                 "policy": asked.run.policy,
                 "device": machines.device.name,
                 **_record(found),
                 **answers_record(changed),
-            }
+            },
         )
     else:
         room = "" if fits else f": more than the {machines.device.memory_bytes / 1e9:.0f} GB of it"
@@ -260,6 +267,7 @@ def _range_record(published: EstimateRange, seconds: float) -> dict[str, Any]:
     return {
         "low_seconds": low,
         "high_seconds": high,
+        "expected_share": 0.8,
         "share": 0.8,
         "runs": published.runs,
         "like": published.like,
@@ -272,13 +280,14 @@ def _print_planned(
     """Print a job whose whole iteration a policy plans: its operations are not those of a step with its parts."""
     if as_json:
         print_json(
+            "train-estimate-plan",
             {
                 "iteration_seconds": found.seconds,
                 "lower_bound_seconds": found.lower_bound_seconds,
                 "memory_bytes": found.memory_bytes,
                 "policy": asked.run.policy,
                 **answers_record(changed),
-            }
+            },
         )
         return
     fields = [
@@ -341,6 +350,7 @@ def _record(found: SimulatedStep) -> dict[str, Any]:
                 "part": each.part,
                 "name": each.name,
                 "group": each.group,
+                "link_name": each.link,
                 "link": each.link,
                 "seconds": each.seconds,
             }
@@ -352,6 +362,7 @@ def _record(found: SimulatedStep) -> dict[str, Any]:
             "path_seconds": bounds.path,
             "stream": bounds.stream,
             "stream_seconds": bounds.stream_seconds,
+            "link_name": bounds.link,
             "link": bounds.link,
             "link_seconds": bounds.link_seconds,
         },

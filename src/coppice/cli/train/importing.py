@@ -182,21 +182,27 @@ def _show_profile(
     replay = measured.replay(factors)
     if trace is not None:
         write_task_trace(replay.times, trace)
+    step_us = {str(each.number): each.end - each.begin for each in measured.profiled}
     span, busy, totals = measured.span_us, measured.busy_us(), measured.collectives()
     if as_json:
         print_json(
+            "train-profile",
             {
                 "kind": "profile",
                 "span_us": span,
-                "steps": {str(each.number): each.end - each.begin for each in measured.profiled},
+                "step_us": step_us,
+                "steps": step_us,
                 "steps_us": measured.steps,
+                "operation_count": len(measured.operations),
                 "operations": len(measured.operations),
+                "busy_us_by_kind": busy,
                 "busy_us": busy,
+                "totals": collective_records(totals),
                 "collectives": collective_records(totals),
                 "scale": factors,
                 "replay_us": 1e6 * replay.seconds,
                 "notes": list(measured.notes),
-            }
+            },
         )
         return
     for note in measured.notes:
@@ -246,10 +252,14 @@ def _show_traces(
     nodes = sum(len(each.nodes) for each in traces)
     if as_json:
         print_json(
+            "train-traces",
             {
                 "kind": traces[0].kind,
+                "rank_list": [each.rank for each in traces],
                 "ranks": [each.rank for each in traces],
+                "node_count": nodes,
                 "nodes": nodes,
+                "totals": collective_records(totals),
                 "collectives": collective_records(totals),
                 "messages_met": replay.met,
                 "messages_alone": replay.alone,
@@ -257,7 +267,7 @@ def _show_traces(
                 "scale": factors,
                 "replay_us": 1e6 * replay.seconds,
                 "lower_bound_us": 1e6 * replay.lower_bound_seconds,
-            }
+            },
         )
         return
     fields = [

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.render import print_fields, print_json
+from coppice.cli.output.render import print_fields, print_json, write_text
 from coppice.cli.train.job_options import load_of_job, note_constants
 from coppice.errors import InputError
 from coppice.options import argument, option
@@ -27,6 +27,8 @@ def job(
       coppice train job examples/iteration/gpt-175b.toml
       coppice train job --schema
     """  # noqa: D301 (\b is for the help formatter)
+    import json
+
     import msgspec
 
     from coppice.iteration.job.file import read_job_record
@@ -35,7 +37,7 @@ def job(
     from coppice.iteration.transformer import Transformer
 
     if schema:
-        print_json(msgspec.json.schema(JobRecord))
+        write_text(json.dumps(msgspec.json.schema(JobRecord), indent=2) + "\n", None)
         return
     if file is None:
         raise InputError("expected a job file, found none: name one, or take `schema`.")
@@ -43,7 +45,7 @@ def job(
     found = job_of(record, folder=Path(file).parent, loaded=load_of_job)
     note_constants(found)
     if as_json:
-        print_json(msgspec.to_builtins(record))
+        print_json("train-job", msgspec.to_builtins(record))
         return
     layout, model = found.layout, found.model
     degrees = {

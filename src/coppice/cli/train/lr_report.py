@@ -51,7 +51,7 @@ def lr_report(
         if not as_json:
             print_lines([f"{output}: {size_text(written)}"])
     if as_json:
-        print_json(search.record())
+        print_json("train-lr-report", search.record())
     elif output is None:
         print_fields(str(log), _fields(search))
 

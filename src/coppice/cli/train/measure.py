@@ -51,7 +51,8 @@ def measure(
     rate = max(each["bytes_per_second"] for each in record["copies"])
     if as_json:
         print_json(
-            {"name": record["name"], "tflops_per_s": best, "bytes_per_second": rate, "output": str(output)}
+            "train-measure",
+            {"name": record["name"], "tflops_per_s": best, "bytes_per_second": rate, "output": str(output)},
         )
         return
     fields = [

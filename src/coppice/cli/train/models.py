@@ -28,13 +28,15 @@ def models(*, as_json: JsonOption = False) -> None:
             {
                 "name": name,
                 "sample": model.sample,
+                "layer_count": model.layers,
                 "layers": model.layers,
+                "parameter_count": round(model.parameters),
                 "parameters": round(model.parameters),
                 "forward_flops": model.forward_flops(1),
             }
             for name, model in found
         ]
-        print_json({"models": records})
+        print_json("train-models", {"models": records})
         return
     rows = [("name", "layers", "weights", "active", "GFLOP", "")]
     for name, model in found:

@@ -65,18 +65,21 @@ def show_module(
         write_task_trace(timed.times, trace)
     if as_json:
         print_json(
+            "train-module",
             {
                 "kind": "module",
                 "module": found.module,
                 "torch": found.torch,
                 "ranks": found.ranks,
                 "mesh": found.mesh,
+                "parameter_count": found.parameters,
                 "parameters": found.parameters,
                 "layers": _layer_records(found, timed),
+                "totals": collective_records(found.collectives()),
                 "collectives": collective_records(found.collectives()),
                 **_times_record(timed),
                 "operations": _operation_records(found, timed),
-            }
+            },
         )
         return
     flops = [sum(each.flops for each in found.operations if each.backward is back) for back in (False, True)]
@@ -155,6 +158,7 @@ def _layer_records(found: ModuleTrace, timed: TimedModule | None) -> list[dict[s
         {
             "name": layer.name,
             "kind": layer.kind,
+            "parameter_count": layer.parameters,
             "parameters": layer.parameters,
             "gradient_bytes": layer.gradient_bytes,
             **{f"forward_{name}": pair[0][number] for name, pair in columns.items()},
@@ -187,13 +191,16 @@ def _operation_records(found: ModuleTrace, timed: TimedModule | None) -> list[di
             "pass": "backward" if each.backward else "forward",
         }
         if each.collective:
-            record |= {"collective": each.collective, "size_bytes": each.size_bytes, "ranks": each.ranks}
+            record |= {"collective": each.collective, "size_bytes": each.size_bytes}
+            record |= {"rank_list": each.ranks, "ranks": each.ranks}
         else:
             record |= {"flops": each.flops, "moved_bytes": each.moved_bytes}
         if timed is not None:
             record |= {
                 "seconds": timed.seconds_alone[number],
+                "start_seconds": float(timed.times.start[number]),
                 "start": float(timed.times.start[number]),
+                "finish_seconds": float(timed.times.finish[number]),
                 "finish": float(timed.times.finish[number]),
             }
         records.append(record)

@@ -71,6 +71,7 @@ def pipeline(
     bubble = found.parts["bubble"]
     if as_json and not to_stdout:
         print_json(
+            "train-pipeline",
             {
                 "order": found.order,
                 "ranks": ranks,
@@ -79,10 +80,11 @@ def pipeline(
                 "placement": where,
                 "iteration_seconds": found.seconds,
                 "bubble_seconds": bubble,
+                "model_name": _model(asked),
                 "model": _model(asked),
                 "device": asked.cluster.device.name,
                 "output": str(output),
-            }
+            },
         )
         return
     own = [stage for stage, device in sorted(passes.device_of().items()) if device == 0]

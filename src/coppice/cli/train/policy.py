@@ -46,7 +46,7 @@ def policy(
 
     found = predict(read_workload(workload), name, parse_settings(settings or (), option="--set"))
     if as_json:
-        print_json(found.record())
+        print_json("train-policy", found.record())
         return
     least = found.lower_bound_seconds
     more = f": the iteration takes {found.iteration_seconds / least - 1:.3%} more" if least else ""

@@ -73,7 +73,15 @@ def report(
         if trace is not None:
             write_task_trace(found.times, trace)
     if as_json:
-        print_json({"output": str(output), "bytes": len(content), "iteration_seconds": found.seconds})
+        print_json(
+            "train-report",
+            {
+                "output": str(output),
+                "output_bytes": len(content),
+                "bytes": len(content),
+                "iteration_seconds": found.seconds,
+            },
+        )
         return
     print_lines([f"{output}: {size_text(len(content))}"])
 

@@ -36,13 +36,14 @@ def search(options: SearchOptions, *, as_json: JsonOption = False) -> None:
     model, machines, count, result, best = found.model, found.machines, found.gpus, found.tried, found.best
     if as_json:
         print_json(
+            "train-search",
             {
                 "tried": result.tried,
                 "too_large": result.too_large,
                 "fitting": len(result.found),
                 "simulated": min(len(result.found), max(MOST_SIMULATED, options.top)),
                 "layouts": [_record(each) for each in best],
-            }
+            },
         )
         return
     size = machines.cluster.device.memory_bytes / 1e9

@@ -54,13 +54,17 @@ def torch_profile(
     if as_json:
         shown = [{"ranks": group.ranks, "stride": group.stride} for group in groups]
         print_json(
+            "train-torch-profile",
             {
                 "groups": shown,
+                "time_count": len(made["traceEvents"]),
                 "times": len(made["traceEvents"]),
+                "collective_costs": costs,
                 "collectives": costs,
+                "model_name": model,
                 "model": model,
                 "output": str(output),
-            }
+            },
         )
         return
     fields = [

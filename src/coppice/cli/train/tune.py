@@ -56,7 +56,7 @@ def tune(
             title = f"{asked.name} on {asked.machines.name}"
             found = tune_on_job(asked, policy)
     if as_json:
-        print_json({"job": title, **found.record()})
+        print_json("train-tune", {"job": title, **found.record()})
         return
     print_fields(f"{found.policy} on {title}", _fields(found))
 

@@ -53,7 +53,7 @@ def export(
     write_text(made.text, output)
     notes = [note.replace("=FILE", f"={output.absolute()}") if output else note for note in made.notes]
     if as_json:
-        print_json({"to": to, "output": str(output), "notes": notes})
+        print_json("export", {"to": to, "output": str(output), "notes": notes})
         return
     for note in notes:
         print_note(f"note: {note}")
@@ -105,7 +105,7 @@ def build(
     use = f"export {made.variable}={path} {made.settings}"
     undo = f"unset {made.variable}"
     if as_json:
-        print_json({"output": str(path), "use": use, "undo": undo})
+        print_json("tune-plugin", {"output": str(path), "use": use, "undo": undo})
         return
     print_lines([f"written to {path}", f"use:  {use}", f"undo: {undo}"])
 
@@ -135,7 +135,7 @@ def settings(
     write_text(settings_text(pairs, notes=[f"written by coppice {__version__}"]), output)
     use = f"export NCCL_ENV_PLUGIN=coppice {SETTINGS_VARIABLE}={output.absolute() if output else 'FILE'}"
     if as_json:
-        print_json({"output": str(output), "settings": dict(pairs), "use": use})
+        print_json("tune-plugin-settings", {"output": str(output), "settings": dict(pairs), "use": use})
         return
     print_note(f"note: use: {use}; take it back: unset {SETTINGS_VARIABLE}")
 
@@ -174,7 +174,7 @@ def check(
     found = check_runs(rules, known, tolerance=tolerance)
     bad = [each for each in found if each.slower]
     if as_json:
-        print_json({"ok": not bad, "sizes": [each.record() for each in found]})
+        print_json("tune-check", {"ok": not bad, "sizes": [each.record() for each in found]})
     else:
         print_lines([*_lines(found), undo_line(rules.library)])
     if bad:

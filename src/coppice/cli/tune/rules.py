@@ -9,7 +9,7 @@ from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.logs import RunOption, collective_run, print_warnings
 from coppice.cli.output.breaking import terminal_width
-from coppice.cli.output.render import print_json, print_lines, print_note
+from coppice.cli.output.render import print_json, print_lines, print_note, without_key
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.options import argument, option
@@ -47,7 +47,7 @@ def fit(
     found, network = asked.fit(read_runs(runs), load_topology)
     _write(found, network, output)
     if as_json:
-        print_json(found.record())
+        print_json("tune-fit", without_key(found.record(), "version"))
         return
     print_lines(_lines(found))
     if output is not None:
@@ -91,7 +91,7 @@ def from_logs(
     for each in left:
         print_note(f"note: {each}")
     if as_json:
-        print_json(found.record())
+        print_json("tune-fit", without_key(found.record(), "version"))
         return
     print_lines(_lines(found))
     if output is not None:
@@ -120,7 +120,15 @@ def report(
     page = tuning_html(found, topology="" if network is None else network.name).encode()
     write_atomically(output, page)
     if as_json:
-        print_json({"output": str(output), "bytes": len(page), "undo": undo_line(found.library)})
+        print_json(
+            "tune-report",
+            {
+                "output": str(output),
+                "output_bytes": len(page),
+                "bytes": len(page),
+                "undo": undo_line(found.library),
+            },
+        )
         return
     print_lines([f"written to {output} ({len(page)} bytes)", undo_line(found.library)])
 

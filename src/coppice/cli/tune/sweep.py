@@ -203,7 +203,7 @@ def _tell_end(output: Path, library: str, *, as_json: bool) -> None:
 
     undo = undo_line(library)
     if as_json:
-        print_json({"library": library, "output": str(output), "undo": undo})
+        print_json("tune-sweep", {"library": library, "output": str(output), "undo": undo})
         return
     print_lines(
         [

@@ -38,6 +38,7 @@ class Quote:
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""
         parts, lost = self.offer.parts, self.slowdown
+        timings = [{"time_us": each.time_us, "how": each.how} for each in self.timings]
         return {
             "network": self.offer.name,
             "nic_ports": parts.nic_ports,
@@ -45,7 +46,8 @@ class Quote:
             "cables": sum(parts.cables.values()),
             "fibres": sum(parts.fibres.values()),
             "cost": self.cost,
-            "collectives": [{"time_us": each.time_us, "how": each.how} for each in self.timings],
+            "timings": timings,
+            "collectives": timings,
             "iteration_us": self.iteration_us,
             "cost_per_rate": self.cost_per_rate,
             "slowdown_mean": None if lost is None else _finite(lost.mean),

@@ -87,12 +87,18 @@ class AggregationPlacement(Shown):
         return {
             "topology": self.topology.name,
             "budget": self.budget,
+            "candidate_count": self.candidates,
             "candidates": self.candidates,
             "given": list(self.given),
             "chosen": list(self.chosen),
             "size_bytes": self.size_bytes,
             "jobs": [
-                {"ranks": list(ranks), "roots": list(roots)}
+                {
+                    "rank_list": list(ranks),
+                    "ranks": list(ranks),
+                    "root_switches": list(roots),
+                    "roots": list(roots),
+                }
                 for ranks, roots in zip(self.jobs, self.roots, strict=True)
             ],
             "busiest": self.busiest.record(),

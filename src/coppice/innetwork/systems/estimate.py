@@ -45,9 +45,11 @@ class AggregationEstimate:
         return {
             "system": self.system,
             "time_us": self.time_us,
+            "reached_algbw_gb_per_s": self.gb_per_s,
             "gb_per_s": self.gb_per_s,
             "memory_bytes": self.memory_bytes,
             "error": self.error,
+            "formula": self.model,
             "model": self.model,
             "source": self.source,
             "link_bytes": float(self.link_bytes),

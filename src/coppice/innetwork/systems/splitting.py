@@ -59,7 +59,9 @@ class BestSplit:
         """The figures as JSON values."""
         return {
             "share_in_network": float(self.share),
+            "share_in_network_exact": str(self.share),
             "share_exact": str(self.share),
+            "load_algbw_gb_per_s": float(1 / self.inv_rate),
             "gb_per_s": float(1 / self.inv_rate),
             "network_gb_per_s": float(1 / self.network),
             "hosts_gb_per_s": float(1 / self.hosts),

@@ -44,14 +44,16 @@ class AggregationSweep:
 
     def record(self) -> dict[str, Any]:
         """The estimates as JSON values."""
+        swept = {
+            name: [None if each is None else each.record() for each in row]
+            for name, row in self.found.items()
+        }
         return {
             "over": self.over,
             "values": list(self.values),
             "size_bytes": self.size_bytes,
-            "systems": {
-                name: [None if each is None else each.record() for each in row]
-                for name, row in self.found.items()
-            },
+            "swept_systems": swept,
+            "systems": swept,
             "refusals": dict(self.refused),
         }
 

@@ -69,13 +69,15 @@ class TunedPolicy:
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""
         suits = self.default_seconds < inf
+        saved = 1 - self.seconds / self.default_seconds if suits and self.default_seconds else None
         return {
             "policy": self.policy,
             "settings": dict(self.settings),
             "iteration_seconds": self.seconds,
             "default_seconds": self.default_seconds if suits else None,
             "default_reason": self.default_reason or None,
-            "gain": 1 - self.seconds / self.default_seconds if suits and self.default_seconds else None,
+            "saved_share": saved,
+            "gain": saved,
             "within_1_percent": {
                 name: {"least": each.least, "most": each.most, "worst_seconds": each.worst_seconds}
                 for name, each in self.flat.items()

@@ -65,13 +65,19 @@ class GroupPlans(Shown):
 
     def record(self) -> dict[str, Any]:
         """The figures as JSON values."""
+        reached = float(1 / self.ns_per_byte) if self.ns_per_byte else None
+        most = float(1 / self.least_ns_per_byte) if self.least_ns_per_byte else None
+        groups = [list(group) for group in self.groups]
         return {
             "topology": self.topology.name,
             "collective": self.collective.value,
             "method": "tacos",
-            "groups": [list(group) for group in self.groups],
-            "algbw_gb_per_s": float(1 / self.ns_per_byte) if self.ns_per_byte else None,
-            "most_algbw_gb_per_s": float(1 / self.least_ns_per_byte) if self.least_ns_per_byte else None,
+            "rank_groups": groups,
+            "groups": groups,
+            "load_algbw_gb_per_s": reached,
+            "algbw_gb_per_s": reached,
+            "optimum_algbw_gb_per_s": most,
+            "most_algbw_gb_per_s": most,
             "gap": self.gap,
             "attempts_done": self.attempts,
             "interrupted": self.interrupted,

@@ -172,6 +172,14 @@ class BenchRow:
         del found["rounds_us"]
         return found
 
+    def record(self) -> dict[str, Any]:
+        """The fields as JSON values, with the rates under the names that they have in all outputs."""
+        return {
+            **self.fields(),
+            "reached_algbw_gb_per_s": self.algbw_gb_per_s,
+            "reached_busbw_gb_per_s": self.busbw_gb_per_s,
+        }
+
 
 def bench(
     engine: Engine,

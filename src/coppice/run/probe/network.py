@@ -67,18 +67,23 @@ class Probed:
     def record(self) -> dict[str, Any]:
         """The probe as JSON values."""
         bound = self.bound
+        cut = [self.topology.node_ids[node] for node in bound.cut]
         return {
+            "rank_groups": self.groups,
             "groups": self.groups,
             "experiments": [
                 {
                     "kind": each.experiment.kind,
                     "flows": [list(flow) for flow in each.experiment.flows],
                     "weights": list(each.experiment.sizes),
+                    "rate_gb_per_s": each.gb_per_s,
                     "gb_per_s": each.gb_per_s,
                 }
                 for each in self.measurements
             ],
-            "bottleneck_cut": [self.topology.node_ids[node] for node in bound.cut],
+            "cut": cut,
+            "bottleneck_cut": cut,
+            "optimum_algbw_gb_per_s": float(bound.algbw_gb_per_s),
             "all_gather_gb_per_s": float(bound.algbw_gb_per_s),
             "links": [
                 {

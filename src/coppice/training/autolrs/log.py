@@ -312,6 +312,7 @@ class SearchLog:
                     "stage": event.stage,
                     "lr": event.lr,
                     "first_step": event.first_step,
+                    "step_count": event.steps,
                     "steps": event.steps,
                 }
                 for event in self.kept

@@ -179,6 +179,7 @@ class _Account:
         most = packed.most
         self.details["packings"].append(
             {
+                "link_kind": where,
                 "links": where,
                 "root": packed.root,
                 "trees": len(packed.trees),
@@ -256,7 +257,7 @@ def synthesized(request: Request) -> Synthesis:
     else:
         forest = _flat(request, answer)
     answer.details["trees"] = forest.num_trees
-    answer.details["rate_exact"] = _forest_rate(forest, problem)
+    answer.details["rate_exact_gb_per_s"] = answer.details["rate_exact"] = _forest_rate(forest, problem)
     return Synthesis(
         status=Status.SAT,
         body=forest,

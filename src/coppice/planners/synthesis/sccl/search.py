@@ -308,8 +308,10 @@ class _ScclReport:
                 "least_rounds_per_chunk_in_steps": str(decider.least_in(instance.steps)),
             }
         if self.options.pareto:
+            front = [[each.steps, each.rounds, each.chunks] for each in search.front]
             found |= {
-                "front": [[each.steps, each.rounds, each.chunks] for each in search.front],
+                "front_points": front,
+                "front": front,
                 "proved_for_any_chunks": search.proved_for_any_chunks,
                 "decided": [
                     [each.steps, each.rounds, each.chunks, status.value]

@@ -159,7 +159,12 @@ def synthesize_syccl(request: Request) -> Synthesis:
         interrupted=any(each.interrupted for each in directions),
         details={
             "sketches": [
-                {"stages": sketch.name.split(" > "), "share": str(share)}
+                {
+                    "stage_names": sketch.name.split(" > "),
+                    "stages": sketch.name.split(" > "),
+                    "data_share": str(share),
+                    "share": str(share),
+                }
                 for sketch, share in directions[-1].shares
             ],
             "sketches_tried": directions[-1].sketches,

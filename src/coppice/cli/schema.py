@@ -1,0 +1,53 @@
+"""`coppice schema`: list the formats of JSON that commands print, and print the schema of one."""
+
+from __future__ import annotations
+
+from typing import Annotated
+
+from coppice.cli.options.declaring import with_options
+from coppice.cli.output.render import print_fields, print_json, print_lines, write_text
+from coppice.options import argument
+from coppice.options.shared import JsonOption
+
+
+@with_options()
+def schema(
+    name: Annotated[
+        str | None,
+        argument("Print the JSON schema of this output, such as bound or coppice-bound-output."),
+    ] = None,
+    *,
+    as_json: JsonOption = False,
+) -> None:
+    """List the formats of JSON that commands print with --json, or print the JSON schema of one.
+
+    \b
+    Examples:
+      coppice schema
+      coppice schema plan > plan.schema.json
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.outputs.formats import OUTPUTS, format_of
+    from coppice.outputs.schema import read_schema, schema_text
+
+    if name is not None:
+        write_text(schema_text(name), None)
+        return
+    if as_json:
+        rows = [
+            {
+                "name": output,
+                "output_format": format_of(output),
+                "output_version": found.version,
+                "commands": list(found.commands),
+                "lines": found.lines,
+                "summary": read_schema(output)["description"],
+            }
+            for output, found in OUTPUTS.items()
+        ]
+        print_json("schema", {"outputs": rows})
+        return
+    print_fields(
+        "Formats of JSON, and the commands that print them",
+        [(output, ", ".join(found.commands)) for output, found in OUTPUTS.items()],
+    )
+    print_lines(["", "`coppice schema NAME` prints the JSON schema of one."])

@@ -1,0 +1,423 @@
+"""Bounds, plans, verification, explanations, algorithms, compiled and imported programs."""
+
+from __future__ import annotations
+
+from typing import Annotated, Any, NotRequired, TypedDict
+
+from coppice.outputs.shapes.nouns import (
+    AlternativesJson,
+    Exact,
+    FormerOptimumRatesJson,
+    FormerPlannedRatesJson,
+    LoadRatesJson,
+    ModelJson,
+    OptimumRatesJson,
+    ParameterJson,
+    ProblemJson,
+    former,
+)
+
+
+class BoundWithTreesJson(OptimumRatesJson):
+    """What a number of trees at each root can have."""
+
+    trees_per_root: int | None
+    reached_ns_per_byte: Exact
+
+
+class NetworkBoundJson(OptimumRatesJson, FormerOptimumRatesJson):
+    """The optimum where switches copy and add if they can."""
+
+
+class BoundJson(ProblemJson, OptimumRatesJson, AlternativesJson):
+    """`coppice bound`: the rate that no schedule exceeds, and the cut that limits it."""
+
+    with_trees: BoundWithTreesJson
+    trees_per_root: int | None
+    method: str
+    holds_for: str
+    rate_source: str
+    rates: Annotated[str, former("rate_source")]
+    with_in_network: NetworkBoundJson | None
+    inv_rate: Annotated[Exact, former("with_trees.optimum_ns_per_byte")]
+    algbw_gb_per_s: Annotated[float, former("with_trees.optimum_algbw_gb_per_s")]
+    algbw_exact: Annotated[Exact, former("with_trees.optimum_algbw_exact_gb_per_s")]
+    busbw_gb_per_s: Annotated[float, former("with_trees.optimum_busbw_gb_per_s")]
+    busbw_exact: Annotated[Exact, former("with_trees.optimum_busbw_exact_gb_per_s")]
+    reached_with_trees_inv_rate: Annotated[Exact, former("with_trees.reached_ns_per_byte")]
+    optimum_inv_rate: Annotated[Exact, former("optimum_ns_per_byte")]
+    optimum_algbw_exact: Annotated[Exact, former("optimum_algbw_exact_gb_per_s")]
+
+
+class DemandJson(TypedDict):
+    """A collective of equal groups that run at the same time."""
+
+    name: str
+    collective: str
+    group_count: int
+    groups: Annotated[int, former("group_count")]
+    ranks: int
+    most_bytes: Exact
+
+
+class GroupsBoundJson(TypedDict):
+    """`coppice bound --together`: the least time in which a network carries several groups at once."""
+
+    topology: str
+    topology_sha256: str
+    ranks: int
+    least_seconds: float
+    least_exact_seconds: Exact
+    least_seconds_exact: Annotated[Exact, former("least_exact_seconds")]
+    limited_by: str
+    sets: list[list[str]]
+    direction: str
+    limiting_links: list[str]
+    links: Annotated[list[str], former("limiting_links")]
+    gb_per_s: Exact
+    needed_bytes: dict[str, Exact]
+    bytes: Annotated[dict[str, Exact], former("needed_bytes")]
+    demands: list[DemandJson]
+
+
+class PlannedResultJson(
+    ProblemJson,
+    OptimumRatesJson,
+    LoadRatesJson,
+    AlternativesJson,
+    FormerPlannedRatesJson,
+    FormerOptimumRatesJson,
+):
+    """A verified plan, its rate and the optimum."""
+
+    planner: str
+    parameters: dict[str, Any]
+    optimal: bool
+    loss: Exact
+    ring_algbw_exact_gb_per_s: Exact | None
+    ring_algbw_exact: Annotated[Exact | None, former("ring_algbw_exact_gb_per_s")]
+    ring_gain: float | None
+    trees_per_root: int | None
+    optimal_with_trees: NotRequired[bool]
+    loss_with_trees: NotRequired[Exact]
+    fewest_trees: NotRequired[int]
+    distinct_trees: int | None
+    max_height: int | None
+    mean_height: float | None
+    max_link_load: Exact | None
+    worst_link: str | None
+    verified: bool
+    planning_seconds: float
+    seconds: Annotated[float, former("planning_seconds")]
+    verify_seconds: float
+    seconds_by_stage: dict[str, float]
+    peak_rss_bytes: int
+
+
+class FastestAtJson(TypedDict):
+    """The fastest plan at a size."""
+
+    name: str
+    time_us: float
+
+
+class PlannedForJson(TypedDict):
+    """A plan that was chosen for sizes, next to what is fastest at each."""
+
+    name: str
+    time_us_by_size: dict[str, float]
+    time_us: Annotated[dict[str, float], former("time_us_by_size")]
+    fastest: dict[str, FastestAtJson]
+
+
+class PlanJson(PlannedResultJson):
+    """`coppice plan`: a verified plan, its rate and the optimum."""
+
+    processor_seconds: float
+    size_bytes_at_50_percent: int | None
+    size_bytes_at_90_percent: int | None
+    reached_at_64_gib_algbw_gb_per_s: NotRequired[float]
+    algbw_gb_per_s_at_64_gib: NotRequired[Annotated[float, former("reached_at_64_gib_algbw_gb_per_s")]]
+    planned_for: NotRequired[PlannedForJson]
+    model: ModelJson
+
+
+class RepairedPlanJson(ProblemJson, LoadRatesJson, FormerPlannedRatesJson):
+    """`coppice plan --repair`: a plan that was fitted to a faulty network."""
+
+    trees_kept: int
+    trees_rerouted: int
+    trees_made_anew: int
+    trees_dropped: int
+    before_ns_per_byte: Exact
+    inv_rate_before: Annotated[Exact, former("before_ns_per_byte")]
+    unmoved_ns_per_byte: Exact | None
+    inv_rate_with_trees_unmoved: Annotated[Exact | None, former("unmoved_ns_per_byte")]
+    rate_of_before: float | None
+    optimum_computed: bool
+    optimum_ns_per_byte: Exact | None
+    optimum_inv_rate: Annotated[Exact | None, former("optimum_ns_per_byte")]
+    loss: Exact | None
+    optimal: bool
+    verified: bool
+    repair_cpu_seconds: float
+
+
+class VerificationJson(TypedDict):
+    """`coppice verify`: what a plan does, counted without knowledge of how it was made."""
+
+    collective: str
+    topology: str
+    topology_sha256: str
+    ranks: int
+    verified: bool
+    failures: list[str]
+    load_ns_per_byte: Exact | None
+    planned_inv_rate: Annotated[Exact | None, former("load_ns_per_byte")]
+    load_algbw_gb_per_s: float | None
+    planned_algbw_gb_per_s: Annotated[float | None, former("load_algbw_gb_per_s")]
+    load_algbw_exact_gb_per_s: Exact | None
+    planned_algbw_exact: Annotated[Exact | None, former("load_algbw_exact_gb_per_s")]
+    claimed_ns_per_byte: Exact
+    claimed_inv_rate: Annotated[Exact, former("claimed_ns_per_byte")]
+    max_link_load: Exact | None
+    redundant_share: Exact
+    redundant: Annotated[Exact, former("redundant_share")]
+    optimum_ns_per_byte: Exact | None
+    bound_inv_rate: Annotated[Exact | None, former("optimum_ns_per_byte")]
+    bound_proved: bool
+    proved_ns_per_byte: Exact | None
+    proved_inv_rate: Annotated[Exact | None, former("proved_ns_per_byte")]
+    trees_per_root_proved: int | None
+    with_trees_ns_per_byte: Exact | None
+    with_trees_inv_rate: Annotated[Exact | None, former("with_trees_ns_per_byte")]
+    fewer_trees_ns_per_byte: Exact | None
+    fewer_trees_inv_rate: Annotated[Exact | None, former("fewer_trees_ns_per_byte")]
+    proof_in_words: str | None
+    optimal: bool
+    ordered: bool
+    deadlock_free: bool | None
+    checked: dict[str, int]
+
+
+class ProgramVerificationJson(TypedDict):
+    """`coppice verify` of a program in MSCCL XML or of an execution plan of MSCCL++."""
+
+    collective: str
+    name: str
+    ranks: int
+    verified: bool
+    failures: list[str]
+    warnings: list[str]
+    in_place: bool
+    out_of_place: NotRequired[bool]
+    fifo_depth: NotRequired[int]
+    max_bytes: NotRequired[int | None]
+    checked: dict[str, int]
+
+
+class SignalVerificationJson(TypedDict):
+    """`coppice verify` of a program of puts and signals."""
+
+    collective: str
+    name: str
+    ranks: int
+    verified: bool
+    failures: list[str]
+    in_place: bool
+    out_of_place: bool
+    graph_safe: bool | None
+    chunks: int
+    staging_chunks: int
+    messages_of_a_gpu: int
+    communicator_count: int
+    communicators: Annotated[int, former("communicator_count")]
+    checked: dict[str, int]
+
+
+class LinkClassJson(TypedDict):
+    """Links with the same kinds of ends, rate and utilisation."""
+
+    from_kind: str
+    to_kind: str
+    gb_per_s: Exact
+    busy_share: Exact
+    load: Annotated[Exact, former("busy_share")]
+    count: int
+    example: list[str]
+
+
+class HeightJson(TypedDict):
+    """Trees of one phase with the same height."""
+
+    phase: str
+    height: int
+    trees: int
+    data_share: Exact
+    share: Annotated[Exact, former("data_share")]
+
+
+class ExplanationJson(TypedDict):
+    """`coppice explain`: what limits a plan, how busy its links are, how high its trees."""
+
+    collective: str
+    topology: str
+    ranks: int
+    load_ns_per_byte: Exact
+    planned_inv_rate: Annotated[Exact, former("load_ns_per_byte")]
+    load_algbw_exact_gb_per_s: Exact | None
+    planned_algbw_exact: Annotated[Exact | None, former("load_algbw_exact_gb_per_s")]
+    optimal: bool
+    bound_proved: bool
+    cut: list[str] | None
+    cut_in_words: str | None
+    links: list[LinkClassJson]
+    heights: list[HeightJson] | None
+
+
+class AlgorithmJson(TypedDict):
+    """An algorithm that plans can be made by."""
+
+    name: str
+    collectives: list[str]
+    rank_rule: str
+    ranks: Annotated[str, former("rank_rule")]
+    roots: str
+    topological: bool
+    summary: str
+    source: str
+    parameter_list: list[ParameterJson]
+    parameters: Annotated[dict[str, dict[str, int | str]], former("parameter_list")]
+
+
+class AlgorithmsJson(TypedDict):
+    """`coppice algorithms`: the algorithms that plans can be made by."""
+
+    algorithms: list[AlgorithmJson]
+
+
+class CompiledJson(ProblemJson, LoadRatesJson, FormerPlannedRatesJson):
+    """`coppice compile`: a collective written in Python as a verified plan, and as thread blocks."""
+
+    planner: str
+    parameters: dict[str, Any]
+    optimal: bool
+    loss: Exact
+    max_link_load: Exact | None
+    worst_link: str | None
+    verified: bool
+    planning_seconds: float
+    seconds: Annotated[float, former("planning_seconds")]
+    verify_seconds: float
+    seconds_by_stage: dict[str, float]
+    operation_count: int
+    operations: Annotated[int, former("operation_count")]
+    chunks: int
+    transfers: int
+    in_place: bool
+    instances: int
+    protocol: str
+    thread_blocks: int | None
+    channels: int | None
+    steps: int | None
+    most_steps: int | None
+    steps_by_type: dict[str, int] | None
+    max_bytes: int | None
+    output: str | None
+    program_file: str | None
+
+
+class BoundedCompiledJson(CompiledJson, OptimumRatesJson, AlternativesJson, FormerOptimumRatesJson):
+    """`coppice compile`: the same with the optimum on its topology."""
+
+
+class ImportedJson(ProblemJson, LoadRatesJson):
+    """`coppice import`: a file of MSCCL or MSCCL++ as a verified plan."""
+
+    name: str
+    chunks: int
+    thread_blocks: int
+    transfers: int
+    algbw_gb_per_s: Annotated[float, former("load_algbw_gb_per_s")]
+    algbw_exact: Annotated[Exact, former("load_algbw_exact_gb_per_s")]
+    output: str | None
+
+
+class ReductionCallJson(TypedDict):
+    """A grouped collective of a reduction program."""
+
+    slice: str | None
+    form: str
+    ancestor: str | None
+    operation: str
+    time_us: float
+
+
+class ReductionProgramJson(TypedDict):
+    """A sequence of grouped collectives that performs a reduction."""
+
+    words: str
+    calls: list[ReductionCallJson]
+    time_us: float
+
+
+class ReductionJson(TypedDict):
+    """A reduction along axes under one placement."""
+
+    reduced_axes: list[str]
+    axes: Annotated[list[str], former("reduced_axes")]
+    size_bytes: int
+    group_count: int
+    groups: Annotated[int, former("group_count")]
+    group_size: int
+    levels: dict[str, int]
+    program: str
+    time_us: float
+    bound_us: float
+    bound_in_words: str
+    programs_found: int
+    programs_left_out: int
+    programs: list[ReductionProgramJson]
+
+
+class PlacedAxesJson(TypedDict):
+    """Parallel axes mapped to GPUs, with the times of their reductions."""
+
+    placement: str
+    matrix: list[list[int]]
+    program: str
+    time_us: float
+    bound_us: float
+    reductions: list[ReductionJson]
+
+
+class BestPlacementJson(PlacedAxesJson):
+    """The fastest placement, with its groups of ranks."""
+
+    reduction_groups: list[list[list[int]]]
+    groups: Annotated[list[list[list[int]]], former("reduction_groups")]
+    model_name: str
+    model: Annotated[str, former("model_name")]
+    verified_groups: int | None
+
+
+class PlacementJson(TypedDict):
+    """`coppice placement`: parallel axes mapped to GPUs, the fastest placement first."""
+
+    topology: str
+    topology_sha256: str
+    ranks: int
+    hierarchy: dict[str, int]
+    devices: list[int]
+    axes: dict[str, int]
+    model_name: str
+    model: Annotated[str, former("model_name")]
+    timing: str
+    placements: int
+    best: BestPlacementJson
+    default_placement: PlacedAxesJson | None
+    default: Annotated[PlacedAxesJson | None, former("default_placement")]
+    default_factor: float | None
+    spread: float
+    interrupted: bool
+    all: list[PlacedAxesJson]
