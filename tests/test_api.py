@@ -428,6 +428,7 @@ class TestShown:
             "probe": "run",
             "lab": "run",
             "switch": "innetwork",
+            "schema": "outputs",
         }
         for command in COMMANDS:
             if command not in rooms:

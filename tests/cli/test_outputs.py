@@ -31,6 +31,7 @@ COMMANDS = {
     "topology compose --output": "topology compose 2xdgx-a100",
     "topology subset --output": "topology subset star --ranks 0,1",
     "topology degrade --output": "topology degrade star --remove rank3",
+    "schema --output": "schema bound",
     "plan --output": "plan star --set gpus=4 --collective all_gather",
     "simulate --trace": "simulate plan.json --size 1M",
     "synthesize --output": "synthesize star --set gpus=4 --collective all_gather --method tacos",

@@ -44,7 +44,7 @@ COMPARED = {
 }
 """Pages all of whose commands are run by a test of their own, with their output."""
 
-SHOWN = ("iteration.md", "tuning.md")
+SHOWN = ("iteration.md", "json.md", "tuning.md")
 """Pages whose commands with output are run by test_sessions.py, which compares it; the others are run here."""
 
 _RUNTIMES = "test_runtimes_page.py runs it"

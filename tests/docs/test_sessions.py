@@ -62,6 +62,7 @@ def test_the_notebook() -> None:
         ("selection.md", 3),
         pytest.param("iteration.md", 19, marks=pytest.mark.slow),
         ("jobs.md", 4),
+        ("json.md", 1),
     ],
 )
 def test_commands(page: str, count: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -6,8 +6,9 @@ from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, print_lines, write_text
+from coppice.errors import InputError
 from coppice.options import argument
-from coppice.options.shared import JsonOption
+from coppice.options.shared import JsonOption, OutputOption
 
 
 @with_options()
@@ -17,6 +18,7 @@ def schema(
         argument("Print the JSON schema of this output, such as bound or coppice-bound-output."),
     ] = None,
     *,
+    output: OutputOption = None,
     as_json: JsonOption = False,
 ) -> None:
     """List the formats of JSON that commands print with --json, or print the JSON schema of one.
@@ -24,14 +26,18 @@ def schema(
     \b
     Examples:
       coppice schema
-      coppice schema plan > plan.schema.json
+      coppice schema plan -o plan.schema.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.outputs.formats import OUTPUTS, format_of
     from coppice.outputs.schema import read_schema, schema_text
 
     if name is not None:
-        write_text(schema_text(name), None)
+        write_text(schema_text(name), output)
         return
+    if output is not None:
+        raise InputError(
+            f"expected an output whose schema goes to {output}, found none: name one, such as bound."
+        )
     if as_json:
         rows = [
             {

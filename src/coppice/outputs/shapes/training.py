@@ -56,6 +56,7 @@ class WayJson(TypedDict):
     """A way to go on after a change, and its time."""
 
     way: str
+    policy: str | None
     gpu_count: int
     gpus: Annotated[int, former("gpu_count")]
     iteration_seconds: float
