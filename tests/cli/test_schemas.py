@@ -286,7 +286,7 @@ def test_schemas_are_printed(run: Run) -> None:
     listed = run("schema", "--json").json["outputs"]
     assert isinstance(listed, list)
     assert [each["name"] for each in listed] == list(OUTPUTS)
-    assert "bound --together" in run("schema").out
+    assert "bound --groups" in run("schema").out
     wrong = run("schema", "bonud")
     assert wrong.code == 2
     assert "did you mean 'bound'?" in wrong.err

@@ -24,6 +24,7 @@ from coppice.innetwork.serving import (
     read_secret,
 )
 from coppice.innetwork.systems.registry import PROTOCOLS
+from support.outputs import require_valid
 from support.switch_packets import Scenario
 
 TWO = {
@@ -339,16 +340,18 @@ def test_the_command_serves_reports_and_ends() -> None:
     try:
         first = json.loads(process.stdout.readline())
         assert first["event"] == "listening"
+        require_valid(first)
         port = parse_address(first["address"])[1]
         job = Scenario(port, 2)
         job.say(0, 0, 1)
-        assert json.loads(process.stdout.readline())["what"].startswith(
-            "job 1, epoch 1 begins with 2 workers"
-        )
+        begun = json.loads(process.stdout.readline())
+        require_valid(begun)
+        assert begun["what"].startswith("job 1, epoch 1 begins with 2 workers")
         while True:
             process.send_signal(signal.SIGUSR1)
             found = json.loads(process.stdout.readline())
             assert found["event"] == "counters"
+            require_valid(found)
             if found["protocol"]["aggregated"] == 1:
                 break
         assert found["jobs"] == 1
@@ -361,6 +364,8 @@ def test_the_command_serves_reports_and_ends() -> None:
         assert "another program has it" in again.stderr.replace("\n", " ")
         process.send_signal(signal.SIGTERM)
         rest, errors = process.communicate(timeout=300)
+        for line in rest.splitlines():
+            require_valid(json.loads(line))
         assert json.loads(rest.splitlines()[-1])["event"] == "counters"
         assert (process.returncode, errors) == (0, "")
         job.close()

@@ -23,6 +23,7 @@ from coppice.innetwork.xdp.switch import serve_xdp
 from innetwork.frames import Request
 from innetwork.namespaces import inside, rack
 from innetwork.test_p4_streams import native_job, native_switch
+from support.outputs import require_valid
 
 
 @pytest.mark.parametrize(("workers", "values"), [(1, 64), (2, 256), (3, 64)])
@@ -110,5 +111,6 @@ def test_command(tmp_path: Path) -> None:
         finally:
             served.send_signal(signal.SIGTERM)
             out, _ = served.communicate(timeout=60)
+        require_valid(json.loads(out))
         counters = json.loads(out)["counters"]
         assert (served.returncode, counters["received"], counters["completed"]) == (0, 2, 1)

@@ -91,7 +91,7 @@ def _print_together(asked: ProblemOptions, options: GroupOptions, *, as_json: bo
         stages.begin("computing the bound")
         found, title = options.together(topology, str(asked.collective))
     if as_json:
-        print_json("bound-together", together_record(found))
+        print_json("bound-groups", together_record(found))
         return
     fields = [("least time", f"{seconds_text(float(found.seconds))} in which the network carries all groups")]
     fields.append(("limited by", limit_words(found)))

@@ -125,7 +125,7 @@ def compile_file(
     if as_json:
         files = {"output": output, "program_file": program}
         print_json(
-            "compile" if made.plan.bound is not None else "compile-unbounded",
+            "compile",
             {**made.record(), **{key: None if each is None else str(each) for key, each in files.items()}},
         )
         return

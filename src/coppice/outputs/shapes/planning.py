@@ -61,7 +61,7 @@ class DemandJson(TypedDict):
 
 
 class GroupsBoundJson(TypedDict):
-    """`coppice bound --together`: the least time in which a network carries several groups at once."""
+    """`coppice bound --groups`: the least time in which a network carries several groups at once."""
 
     topology: str
     topology_sha256: str
@@ -296,7 +296,14 @@ class AlgorithmsJson(TypedDict):
     algorithms: list[AlgorithmJson]
 
 
-class CompiledJson(ProblemJson, LoadRatesJson, FormerPlannedRatesJson):
+class CompiledJson(
+    ProblemJson,
+    OptimumRatesJson,
+    LoadRatesJson,
+    AlternativesJson,
+    FormerPlannedRatesJson,
+    FormerOptimumRatesJson,
+):
     """`coppice compile`: a collective written in Python as a verified plan, and as thread blocks."""
 
     planner: str
@@ -325,10 +332,6 @@ class CompiledJson(ProblemJson, LoadRatesJson, FormerPlannedRatesJson):
     max_bytes: int | None
     output: str | None
     program_file: str | None
-
-
-class BoundedCompiledJson(CompiledJson, OptimumRatesJson, AlternativesJson, FormerOptimumRatesJson):
-    """`coppice compile`: the same with the optimum on its topology."""
 
 
 class ImportedJson(ProblemJson, LoadRatesJson):
