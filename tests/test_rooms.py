@@ -176,6 +176,29 @@ def test_packages_say_what_they_hold(path: Path) -> None:
     assert first.endswith("."), f"{path}: expected one sentence that says what it holds, found {first!r}"
 
 
+LAUNCHER = "coppice.training.torch.core.launcher"
+"""The only module of the training room that may start a thread that launches work."""
+SERVE_SOCKETS = {
+    "coppice.training.torch.servers.client",
+    "coppice.training.torch.servers.server",
+    "coppice.training.torch.tensor.triggered_memory",
+}
+"""Others of it that start threads: these read what comes from other processes."""
+
+
+def test_one_module_starts_threads_that_launch() -> None:
+    started = set()
+    for path in modules():
+        if room_of(name_of(path)) != "training":
+            continue
+        for node in ast.walk(ast.parse(path.read_text())):
+            called = node.func if isinstance(node, ast.Call) else None
+            name = getattr(called, "attr", getattr(called, "id", ""))
+            if name in ("Thread", "Timer", "ThreadPoolExecutor", "start_new_thread"):
+                started.add(name_of(path))
+    assert started == {LAUNCHER, *SERVE_SOCKETS}
+
+
 def test_import_is_light() -> None:
     script = (
         "import sys; before = set(sys.modules); import coppice; "

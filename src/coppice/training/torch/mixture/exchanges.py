@@ -18,8 +18,11 @@ from weakref import WeakKeyDictionary
 import torch
 import torch.distributed as dist
 
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
+from coppice.training.torch.core.errors import lost_rank
 
+TASK = "exchange tokens and sum gradients"
+"""What ranks of a mixture do together."""
 Start = Callable[[torch.Tensor, torch.Tensor, Sequence[int], Sequence[int], Any], Any]
 """Starts an exchange: output, input, rows from and for each rank, group; gives something to wait for."""
 
@@ -70,7 +73,7 @@ class _Direct:
             try:
                 self._work.wait()
             except RuntimeError as error:
-                raise lost_rank(error) from error
+                raise lost_rank(error, TASK) from error
         return self._output
 
 
@@ -96,22 +99,13 @@ class DirectExchanges:
         try:
             return _Direct(self._start(output, rows, received, sent, group), output, rows)
         except RuntimeError as error:
-            raise lost_rank(error) from error
+            raise lost_rank(error, TASK) from error
 
     def backward_starts(self) -> None:
         """See :meth:`Exchanges.backward_starts`."""
 
     def note(self, name: str) -> None:
         """See :meth:`Exchanges.note`."""
-
-
-def lost_rank(error: BaseException) -> CheckError:
-    """Error about a lost rank."""
-    reason = str(error).strip().splitlines()
-    return CheckError(
-        "expected all ranks to exchange tokens and sum gradients, found one that does not answer "
-        f"({reason[0] if reason else type(error).__name__}): start the training again from its last checkpoint."
-    )
 
 
 _GROUPS: WeakKeyDictionary[Any, dict[tuple[int, ...], Any]] = WeakKeyDictionary()

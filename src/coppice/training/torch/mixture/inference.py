@@ -29,7 +29,8 @@ from coppice.iteration.policies.whole.lina_inference import (
     second_phase,
 )
 from coppice.training.torch.attached import ModuleAttachments
-from coppice.training.torch.mixture.exchanges import PipelinedExperts, lost_rank
+from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.mixture.exchanges import TASK, PipelinedExperts
 from coppice.training.torch.mixture.layer import ExpertRoutes, MixtureOfExperts, mixture_layers, routed_rows
 
 _UNIT = 2**20
@@ -360,7 +361,7 @@ class ReplicatedExperts:
         try:
             dist.all_gather(found, own, group=self._group)
         except RuntimeError as error:
-            raise lost_rank(error) from error
+            raise lost_rank(error, TASK) from error
         return torch.stack(found)
 
     def _estimate(self, number: int, layer: MixtureOfExperts) -> None:
@@ -413,7 +414,7 @@ class ReplicatedExperts:
             try:
                 work.wait()
             except RuntimeError as error:
-                raise lost_rank(error) from error
+                raise lost_rank(error, TASK) from error
         self._held.setdefault(number, {}).update(transfer.coming)
         for module in transfer.coming.values():
             module.train(layer.training)

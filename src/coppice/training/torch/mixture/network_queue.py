@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Sequence
@@ -27,13 +26,14 @@ from typing import Any, NamedTuple
 import torch
 import torch.distributed as dist
 
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
+from coppice.training.torch.core.launcher import Launcher
 from coppice.training.torch.mixture.exchanges import (
+    TASK,
     DirectExchanges,
     PostedExchange,
     Start,
     all_to_all,
-    lost_rank,
 )
 
 COMPUTE, SENT, WAITED, GRADIENT, BOUNDARY = "compute", "sent", "waited", "gradient", "boundary"
@@ -232,20 +232,18 @@ class NetworkQueue:
     """
 
     def __init__(self, device: torch.device, timeout_s: float, exchange: Start = all_to_all) -> None:
-        self._device, self._timeout_s, self._exchange = device, timeout_s, exchange
+        self._exchange = exchange
+        self._launcher = Launcher(device, timeout_s, TASK, mistake="ranks run other layers")
         self._stream: Any = torch.cuda.Stream(device) if device.type == "cuda" else None  # type: ignore[no-untyped-call]
-        self._changed = threading.Condition()
+        self._changed = self._launcher.changed
         self._asked: deque[NetworkJob] = deque()
         self._order: deque[int] = deque()
         self._sums: dict[int, NetworkJob] = {}
-        self._error: BaseException | None = None
-        self._closed = False
         self.started: list[str] = []  # Names of what was started since the last :meth:`begin`, in their order
         # What the program did since then: what it asked for, what had its gradients and what it noted
         self.told: list[str] = []
         self.watch: StepEvents | None = None  # Gets the times of exchanges; None: nobody wants them
-        self._thread = threading.Thread(target=self._serve, name="coppice queue", daemon=True)
-        self._thread.start()
+        self._launcher.serve("queue", self._next, self._execute)
 
     def post(
         self, name: str, rows: torch.Tensor, sent: Sequence[int], received: Sequence[int], group: Any
@@ -298,41 +296,22 @@ class NetworkQueue:
         with self._changed:
             self._order = deque(each for each in self._order if each != EXCHANGE)
             self._changed.notify_all()
-            self._await(lambda: not self._order, "the gradient all-reduces")
+            self._launcher.wait(lambda: not self._order, lambda: "the gradient all-reduces")
             jobs = list(self._sums.values())
         for job in jobs:
             self.wait(job)
 
     def wait(self, job: NetworkJob) -> None:
         """Wait for a job."""
-        with self._changed:
-            self._await(lambda: job.done, job.name)
-        if job.after is not None:
-            torch.cuda.current_stream(self._device).wait_event(job.after)
+        self._launcher.wait(lambda: job.done, lambda: job.name)
+        self._launcher.order_behind([job.after])
 
     def close(self) -> None:
         """Stop the thread; jobs that have not begun are dropped."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        self._thread.join(timeout=1.0)
-
-    def _await(self, over: Callable[[], bool], what: str) -> None:
-        """Wait for a condition, with the lock held."""
-        ended = self._changed.wait_for(lambda: self._error is not None or over(), timeout=self._timeout_s)
-        if self._error is not None:
-            raise lost_rank(self._error) from self._error
-        if not ended:
-            raise CheckError(
-                f"expected {what} within {self._timeout_s:g} s, found it under way: a rank is slow or gone, or ranks "
-                "run other layers."
-            )
+        self._launcher.close()
 
     def _job(self, name: str, start: Callable[[], Sequence[Any]]) -> NetworkJob:
-        job = NetworkJob(name, start)
-        if self._stream is not None:
-            job.before = torch.cuda.current_stream(self._device).record_event()
-        return job
+        return NetworkJob(name, start, before=self._launcher.mark())
 
     def _let_pass(self) -> None:
         """Move the newest all-to-all ahead of all-reduces that are not ready.
@@ -355,7 +334,13 @@ class NetworkQueue:
         self._order = deque([*head, *late, *order])
 
     def _next(self) -> NetworkJob | None:
-        """Next job that may start; None: none."""
+        """Take the next job that may start; None: none."""
+        job = self._following()
+        if job is not None:
+            self.started.append(job.name)
+        return job
+
+    def _following(self) -> NetworkJob | None:
         if self._order and self._order[0] != EXCHANGE:
             job = self._sums.get(self._order[0])
             if job is not None:
@@ -367,38 +352,10 @@ class NetworkQueue:
             self._order.popleft()
         return self._asked.popleft()
 
-    def _serve(self) -> None:
-        """Thread of the queue."""
-        job: NetworkJob | None = None
-        try:
-            while True:
-                with self._changed:
-                    if job is not None:
-                        job.done = True
-                        self._changed.notify_all()
-                    found: list[NetworkJob] = []
-
-                    def may_go(found: list[NetworkJob] = found) -> bool:
-                        following = None if self._closed else self._next()
-                        found.extend([] if following is None else [following])
-                        return self._closed or following is not None
-
-                    self._changed.wait_for(may_go)
-                    if not found:
-                        return
-                    job = found[0]
-                    self.started.append(job.name)
-                self._execute(job)
-        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
-            with self._changed:
-                self._error = error
-                self._changed.notify_all()
-
     def _execute(self, job: NetworkJob) -> None:
         stream = self._stream
         with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
-            if job.before is not None:
-                stream.wait_event(job.before)
+            self._launcher.order_behind([job.before])
             begin = time.perf_counter()
             for work in job.start():
                 work.wait()
@@ -407,5 +364,6 @@ class NetworkQueue:
             ):  # times are those of the work, not of its submission
                 stream.synchronize()
             job.seconds = time.perf_counter() - begin
-            if stream is not None:
-                job.after = stream.record_event()
+            job.after = self._launcher.mark()
+        with self._changed:
+            job.done = True

@@ -12,17 +12,17 @@ raised in the training program when it next waits.
 
 from __future__ import annotations
 
-import threading
+from collections import deque
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from functools import partial
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from coppice.errors import CheckError
 from coppice.iteration.policies.messages import Message
+from coppice.training.torch.core.launcher import Launcher
 from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.recorder import LaunchPlan
 from coppice.training.torch.overlap.sparse import SparseSums
@@ -130,7 +130,6 @@ class MessageExecutor:
         factors: LinearFactors | None = None,
     ) -> None:
         self.plan = plan
-        self._timeout_s = timeout_s
         self._streams = streams
         self._groups = {stream: streams.group(stream) for stream in plan.order if self.collective}
         self._backs = {
@@ -171,25 +170,27 @@ class MessageExecutor:
             "pull": self._pull,
             **({} if factors is None else {"factors": factors.start}),
         }
-        self._changed = threading.Condition()
+        device = tensors[0].device if tensors else None
+        self._launcher = Launcher(device, timeout_s, "sum gradients", mistake="ranks run other layers")
+        self._changed = self._launcher.changed
         self._sent: list[_Sending] = []
         self._started: set[int] = set()
         self._credit: dict[str, float] = {}
-        self._error: BaseException | None = None
-        self._closed = False
-        self._generation = 0
         self.launched: dict[str, list[int]] = {}
         """Numbers of the messages of the last iteration in the order of their launch, by stream."""
-        self._under_way: dict[str, SimpleQueue[tuple[int, _Sending] | None]] = {
-            stream: SimpleQueue() for stream in plan.order
-        }
-        self._threads = [
-            threading.Thread(target=target, args=(stream,), name=f"coppice {stream}", daemon=True)
-            for stream in plan.order
-            for target in (self._launch_all, self._finish)
-        ]
-        for thread in self._threads:
-            thread.start()
+        self._under_way: dict[str, deque[tuple[int, _Sending]]] = {stream: deque() for stream in plan.order}
+        for stream, order in plan.order.items():
+            launch, under_way = partial(self._launch, stream), self._under_way[stream]
+            self._launcher.follow(
+                stream, order, self._may_start, launch, taken=self._takes_credit, own_stream=True
+            )
+            self._launcher.serve(
+                stream,
+                lambda under_way=under_way: under_way.popleft() if under_way else None,  # type: ignore[misc]
+                partial(self._finish, stream),
+                own_stream=True,
+                drains=True,
+            )
 
     def begin(self) -> None:
         """Start a backward pass: all messages wait for their gradients."""
@@ -203,8 +204,7 @@ class MessageExecutor:
                 if message.credit_bytes is not None
             }
             self.launched = {stream: [] for stream in self.plan.order}
-            self._generation += 1
-            self._changed.notify_all()
+            self._launcher.begin()
 
     @property
     def busy(self) -> bool:
@@ -215,8 +215,7 @@ class MessageExecutor:
         """Mark gradients as available, on a device in order of the current stream."""
         with self._changed:
             if self._cuda is not None:
-                event = torch.cuda.current_stream(self._cuda).record_event()
-                self._made.update(dict.fromkeys(layers, event))
+                self._made.update(dict.fromkeys(layers, self._launcher.mark()))
             for sending in self._sent:
                 sending.missing.difference_update(layers)
             self._changed.notify_all()
@@ -235,24 +234,10 @@ class MessageExecutor:
         """Wait for messages; on a device until they are launched, with the current stream ordered behind them."""
         if not self._sent:
             return
-        with self._changed:
-            ended = self._changed.wait_for(
-                lambda: self._error is not None or all(self._there(number) for number in numbers),
-                timeout=self._timeout_s,
-            )
-            if self._error is not None:
-                reason = str(self._error).strip().splitlines()
-                raise CheckError(
-                    f"expected all ranks to sum gradients, found one that does not answer "
-                    f"({reason[0] if reason else type(self._error).__name__}): start the training again from its "
-                    "last checkpoint."
-                ) from self._error
-            if not ended:
-                late = next(number for number in numbers if not self._there(number))
-                raise CheckError(
-                    f"expected {self.plan.messages[late].name} within {self._timeout_s:g} s, found it under way: a "
-                    "rank is slow or gone, or ranks run other layers."
-                )
+        self._launcher.wait(
+            lambda: all(self._there(number) for number in numbers),
+            lambda: self.plan.messages[next(each for each in numbers if not self._there(each))].name,
+        )
         for number in numbers:
             for work in self._sent[number].works:
                 work.wait()
@@ -264,83 +249,38 @@ class MessageExecutor:
 
     def close(self) -> None:
         """Stop the threads; outstanding messages are abandoned."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        for queue in self._under_way.values():
-            queue.put(None)
-        for thread in self._threads:
-            thread.join(timeout=1.0)
-
-    def _launch_all(self, stream: str) -> None:
-        """Thread that launches a stream's messages."""
-        seen = 0
-        try:
-            self._use_own_stream()
-            while True:
-                if not self._await_iteration(seen):
-                    return
-                seen = self._generation
-                for number in self.plan.order[stream]:
-                    if not self._await_turn(stream, number):
-                        return
-                    self._launch(stream, number)
-        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
-            self._fail(error)
-
-    def _use_own_stream(self) -> None:
-        """Give the thread a GPU stream of its own."""
-        if self._cuda is not None:
-            torch.cuda.set_device(self._cuda)
-            torch.cuda.set_stream(torch.cuda.Stream(self._cuda))  # type: ignore[no-untyped-call]
+        self._launcher.close()
 
     def _order(self, number: int) -> None:
         """Make this thread's GPU stream wait for a message's gradients and predecessors."""
         if self._cuda is None:
             return
         message = self.plan.messages[number]
-        stream = torch.cuda.current_stream(self._cuda)
-        for event in {self._made[layer] for layer in message.layers if layer in self._made}:
-            stream.wait_event(event)
+        self._launcher.order_behind({self._made[layer] for layer in message.layers if layer in self._made})
         for before in message.after:
             for work in self._sent[before].works:
                 work.wait()
 
     def _fail(self, error: BaseException) -> None:
-        with self._changed:
-            self._error = self._error or error
-            self._changed.notify_all()
+        self._launcher.fail(error)
 
-    def _await_iteration(self, seen: int) -> bool:
-        """Wait for the next iteration; False when stopped."""
-        with self._changed:
-            self._changed.wait_for(lambda: self._closed or self._generation > seen)
-            return not self._closed
+    def _may_start(self, number: int) -> bool:
+        """Whether a message may start."""
+        message = self.plan.messages[number]
+        if self._sent[number].missing or (
+            message.after_forward is not None and message.after_forward not in self._started
+        ):
+            return False
+        if not all(self._sent[each].done for each in message.after):
+            return False
+        if message.collective in ("push", "pull") and self._backs and self._server_is_busy(message):
+            return False
+        return message.credit_bytes is None or self._credit[message.stream] > 0
 
-    def _await_turn(self, stream: str, number: int) -> bool:
-        """Wait until a message may start; False when stopped."""
-        message, sending = self.plan.messages[number], self._sent[number]
-
-        def may_start() -> bool:
-            if self._closed or self._error is not None:
-                return True
-            if sending.missing or (
-                message.after_forward is not None and message.after_forward not in self._started
-            ):
-                return False
-            if not all(self._sent[each].done for each in message.after):
-                return False
-            if message.collective in ("push", "pull") and self._backs and self._server_is_busy(message):
-                return False
-            return message.credit_bytes is None or self._credit[stream] > 0
-
-        with self._changed:
-            self._changed.wait_for(may_start)
-            if self._closed or self._error is not None:
-                return False
-            if message.credit_bytes is not None:
-                self._credit[stream] -= message.size_bytes
-            return True
+    def _takes_credit(self, number: int) -> None:
+        message = self.plan.messages[number]
+        if message.credit_bytes is not None:
+            self._credit[message.stream] -= message.size_bytes
 
     def _launch(self, stream: str, number: int) -> None:
         message, sending = self.plan.messages[number], self._sent[number]
@@ -350,26 +290,19 @@ class MessageExecutor:
             self.launched[stream].append(number)
             sending.works = [work for work in started if work is not None]
             sending.launched = True
-            self._changed.notify_all()
-        self._under_way[stream].put((number, sending))
+            self._under_way[stream].append((number, sending))
 
-    def _finish(self, stream: str) -> None:
-        """Thread that waits for a stream's launched messages."""
-        try:
-            self._use_own_stream()
-            while (launched := self._under_way[stream].get()) is not None:
-                number, sending = launched
-                for work in sending.works:
-                    work.wait()
-                if self._cuda is not None:  # `wait` has ordered this thread's stream alone
-                    torch.cuda.current_stream(self._cuda).synchronize()
-                with self._changed:
-                    sending.done = True
-                    if sending is self._sent[number] and stream in self._credit:
-                        self._credit[stream] += self.plan.messages[number].size_bytes
-                    self._changed.notify_all()
-        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
-            self._fail(error)
+    def _finish(self, stream: str, launched: tuple[int, _Sending]) -> None:
+        """Wait for a launched message."""
+        number, sending = launched
+        for work in sending.works:
+            work.wait()
+        if self._cuda is not None:  # `wait` has ordered this thread's stream alone
+            torch.cuda.current_stream(self._cuda).synchronize()
+        with self._changed:
+            sending.done = True
+            if sending is self._sent[number] and stream in self._credit:
+                self._credit[stream] += self.plan.messages[number].size_bytes
 
     def _slices(self, message: Message) -> list[torch.Tensor]:
         return self._buckets[message.gradients].slices(message.offset_bytes, message.size_bytes)

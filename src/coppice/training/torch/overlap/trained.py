@@ -15,7 +15,8 @@ from torch import nn
 from torch.distributed.tensor import DTensor
 from torch.nn.parallel import DistributedDataParallel
 
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
+from coppice.training.torch.core.errors import lost_rank
 
 
 class UsedTensors:
@@ -47,11 +48,7 @@ class UsedTensors:
             try:
                 self._work.wait(timedelta(seconds=self._timeout_s))
             except RuntimeError as error:
-                said = str(error).strip().splitlines()
-                raise CheckError(
-                    f"expected all ranks to say which gradients they have, found one that does not answer "
-                    f"({said[0] if said else type(error).__name__}): start the training again from its last checkpoint."
-                ) from error
+                raise lost_rank(error, "say which gradients they have") from error
             self._work = None
             self._places = frozenset(self._marks.nonzero().flatten().tolist())
         return self._places

@@ -21,7 +21,8 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import StagePass, Work
-from coppice.training.torch.pipelines.sums import LinkTokens, lost_rank
+from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.pipelines.sums import LinkTokens
 
 
 class PipelineLayout:
@@ -203,7 +204,7 @@ class StageChannels:
             for tensor in tensors:
                 self._start(to, tensor.detach().contiguous())
         except RuntimeError as error:
-            raise lost_rank(error, "the pipeline") from error
+            raise lost_rank(error, "go on with the pipeline") from error
 
     def take(self, source: StagePass, device: int) -> list[torch.Tensor]:
         """Wait for the output of another device's pass."""
@@ -216,7 +217,7 @@ class StageChannels:
                 self._wait(work)
             self._post(device, None)
         except RuntimeError as error:
-            raise lost_rank(error, "the pipeline") from error
+            raise lost_rank(error, "go on with the pipeline") from error
         return [tensor for tensor, _ in parts]
 
     def send_now(self, to: int, tensors: Sequence[torch.Tensor]) -> None:
@@ -226,14 +227,14 @@ class StageChannels:
             for tensor in tensors:
                 self._start(to, tensor.detach().contiguous())
         except RuntimeError as error:
-            raise lost_rank(error, "the pipeline") from error
+            raise lost_rank(error, "go on with the pipeline") from error
 
     def take_now(self, device: int) -> list[torch.Tensor]:
         """Receive tensors of any shape outside of a program."""
         try:
             return [self._received(kind, device) for kind in self._kinds_from(device)]
         except RuntimeError as error:
-            raise lost_rank(error, "the pipeline") from error
+            raise lost_rank(error, "go on with the pipeline") from error
 
     def measured_seconds(self, hop: tuple[int, int], key: tuple[int, Work], rounds: int = 6) -> float:
         """Latency to the next device: half the round trip; 0 within a device.
@@ -266,7 +267,7 @@ class StageChannels:
 
     def finish(self) -> None:
         """Wait until all sends have completed."""
-        self._tokens.await_sent(self._layout.timeout.total_seconds())
+        self._tokens.await_sent()
 
     def _post(self, device: int, needed: StagePass | None) -> None:
         """Post receives from a device: some ahead, and all up to the one needed."""

@@ -10,14 +10,15 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
-from queue import SimpleQueue
+from functools import partial
 from typing import Any
 
 import torch
 
-from coppice.errors import CheckError
+from coppice.training.torch.core.launcher import Launcher
 
 
 class DeviceRecord:
@@ -57,15 +58,6 @@ ACTIVATIONS, EMBEDDING, GRADIENTS = range(3)
 _POLL_S = 2e-4
 
 
-def lost_rank(error: BaseException, what: str) -> CheckError:
-    """Error about an unresponsive rank."""
-    reason = str(error).strip().splitlines()
-    return CheckError(
-        f"expected all ranks to go on with {what}, found one that does not answer "
-        f"({reason[0] if reason else type(error).__name__}): start the training again from its last checkpoint."
-    )
-
-
 class LinkTokens:
     """Outstanding and waiting traffic by class on this rank's link.
 
@@ -73,16 +65,16 @@ class LinkTokens:
 
     Args:
         device: Where tensors lie.
+        timeout_s: Longest wait for what is under way.
     """
 
-    def __init__(self, device: torch.device) -> None:
-        self.changed = threading.Condition()
+    def __init__(self, device: torch.device, timeout_s: float) -> None:
         self._device = device
+        self.launcher = Launcher(device, timeout_s, "go on with the pipeline")  # Of all traffic of the link
+        self.changed = self.launcher.changed
         self._busy = [0, 0, 0]
-        self._sent: SimpleQueue[tuple[Any, torch.Tensor] | None] = SimpleQueue()
-        self._error: RuntimeError | None = None
-        self._watcher = threading.Thread(target=self._watch, name="coppice activations", daemon=True)
-        self._watcher.start()
+        self._sent: deque[tuple[Any, torch.Tensor]] = deque()
+        self.launcher.serve("activations", self._take, self._await, drains=True)
 
     def begin(self, urgency: int) -> None:
         """Count traffic of a class as outstanding."""
@@ -97,43 +89,34 @@ class LinkTokens:
 
     def watch(self, work: Any, tensor: torch.Tensor) -> None:
         """Count an activation as outstanding until its work completes."""
-        self.begin(ACTIVATIONS)
-        self._sent.put((work, tensor))
+        with self.changed:
+            self._busy[ACTIVATIONS] += 1
+            self._sent.append((work, tensor))
+            self.changed.notify_all()
 
     def admits(self, urgency: int) -> bool:
         """Whether nothing more urgent is outstanding; call within ``changed``."""
         return not any(self._busy[:urgency])
 
-    def await_sent(self, timeout_s: float) -> None:
+    def await_sent(self) -> None:
         """Wait until all activations are sent."""
-        with self.changed:
-            gone = self.changed.wait_for(lambda: not self._busy[ACTIVATIONS], timeout=timeout_s)
-        if self._error is not None:
-            raise lost_rank(self._error, "the pipeline") from self._error
-        if not gone:
-            raise CheckError(
-                f"expected activations to be taken within {timeout_s:g} s, found some under way: a rank is slow or "
-                "gone."
-            )
+        self.launcher.wait(lambda: not self._busy[ACTIVATIONS], lambda: "all activations to be taken")
 
     def close(self) -> None:
-        """Stop the thread."""
-        self._sent.put(None)
-        self._watcher.join(timeout=1.0)
+        """Stop all threads of the link."""
+        self.launcher.close()
 
-    def _watch(self) -> None:
-        while (sent := self._sent.get()) is not None:
-            work, _ = sent
-            try:
-                if self._device.type == "cuda":  # its `wait` would order this thread's stream alone
-                    while not work.is_completed():
-                        time.sleep(_POLL_S)
-                else:
-                    work.wait()
-            except RuntimeError as error:
-                self._error = self._error or error
-            del sent, work
-            self.end(ACTIVATIONS)
+    def _take(self) -> tuple[Any, torch.Tensor] | None:
+        return self._sent.popleft() if self._sent else None
+
+    def _await(self, sent: tuple[Any, torch.Tensor]) -> None:
+        work, _ = sent
+        if self._device.type == "cuda":  # its `wait` would order this thread's stream alone
+            while not work.is_completed():
+                time.sleep(_POLL_S)
+        else:
+            work.wait()
+        self.end(ACTIVATIONS)
 
 
 @dataclass(eq=False)
@@ -153,37 +136,27 @@ class GradientSums:
     """Launch all-reduces of gradients from in-order queues, one thread each.
 
     Args:
-        device: Where gradients lie.
-        timeout_s: Longest wait for a message.
         record: What is told of launches.
-        tokens: What is told of messages.
+        tokens: What is told of messages, and launches them.
         holds: They hold less urgent messages back.
     """
 
-    def __init__(
-        self, device: torch.device, timeout_s: float, record: DeviceRecord, tokens: LinkTokens, *, holds: bool
-    ) -> None:
-        self._device, self._timeout_s, self._record = device, timeout_s, record
-        self._tokens, self._holds = tokens, holds
-        self._changed = self._tokens.changed
-        self._queues: dict[str, SimpleQueue[RunningSum | None]] = {}
-        self._threads: list[threading.Thread] = []
-        self._error: BaseException | None = None
-        self._closed = False
+    def __init__(self, record: DeviceRecord, tokens: LinkTokens, *, holds: bool) -> None:
+        self._record, self._tokens, self._holds = record, tokens, holds
+        self._launcher, self._changed = tokens.launcher, tokens.changed
+        self._queues: dict[str, deque[RunningSum]] = {}
 
     def submit(self, queue: str, each: RunningSum) -> None:
         """Append a message to a queue."""
-        if self._device.type == "cuda":
-            each.ready = torch.cuda.Event()  # type: ignore[no-untyped-call]
-            each.ready.record(torch.cuda.current_stream(self._device))
+        each.ready = self._launcher.mark()
         self._record.noted(f"{each.name} asked for")
-        self._tokens.begin(each.urgency)
-        if queue not in self._queues:
-            self._queues[queue] = SimpleQueue()
-            thread = threading.Thread(target=self._carry, args=(queue,), name=f"coppice {queue}", daemon=True)
-            self._threads.append(thread)
-            thread.start()
-        self._queues[queue].put(each)
+        with self._changed:
+            self._tokens.begin(each.urgency)
+            new = queue not in self._queues
+            self._queues.setdefault(queue, deque()).append(each)
+            self._changed.notify_all()
+        if new:
+            self._launcher.serve(queue, partial(self._take, queue), self._launch, drains=not self._holds)
 
     def wait(self, sums: Iterable[RunningSum]) -> None:
         """Wait for messages."""
@@ -191,54 +164,28 @@ class GradientSums:
             with self._changed:
                 each.due = True
                 self._changed.notify_all()
-                ended = self._changed.wait_for(
-                    lambda each=each: each.done or self._error is not None,  # type: ignore[misc]
-                    timeout=self._timeout_s,
-                )
-                if self._error is not None:
-                    raise lost_rank(self._error, "their gradient all-reduces") from self._error
-                if not ended:
-                    raise CheckError(
-                        f"expected {each.name} within {self._timeout_s:g} s, found it under way: a rank is slow or "
-                        "gone."
-                    )
+            self._launcher.wait(
+                lambda each=each: each.done,  # type: ignore[misc]
+                lambda each=each: each.name,  # type: ignore[misc]
+                task="go on with their gradient all-reduces",
+            )
             for work in each.works:  # on a device the result is ordered behind the collective, not waited for
                 work.wait()
 
-    def close(self) -> None:
-        """Stop the threads; outstanding messages are abandoned."""
-        with self._changed:
-            self._closed = True
-            self._changed.notify_all()
-        for queue in self._queues.values():
-            queue.put(None)
-        for thread in self._threads:
-            thread.join(timeout=1.0)
+    def _take(self, queue: str) -> RunningSum | None:
+        """The next message of a queue, if it may start."""
+        row = self._queues[queue]
+        if not row:
+            return None
+        first = row[0]
+        return row.popleft() if not self._holds or first.due or self._tokens.admits(first.urgency) else None
 
-    def _carry(self, queue: str) -> None:
-        """Thread of a queue."""
-        try:
-            if self._device.type == "cuda":
-                torch.cuda.set_device(self._device)
-            while (each := self._queues[queue].get()) is not None:
-                if self._holds and not self._admitted(each):
-                    return
-                if each.ready is not None:
-                    torch.cuda.current_stream(self._device).wait_event(each.ready)
-                self._record.launched(each.name)
-                each.works = [work for work in each.start() if work is not None]
-                for work in each.works:
-                    work.wait()
-                with self._changed:
-                    each.done = True
-                self._tokens.end(each.urgency)
-        except BaseException as error:  # noqa: BLE001 (raised where the training waits)
-            with self._changed:
-                self._error = self._error or error
-                self._changed.notify_all()
-
-    def _admitted(self, each: RunningSum) -> bool:
-        """Wait until a message may start; False when stopped."""
+    def _launch(self, each: RunningSum) -> None:
+        self._launcher.order_behind([each.ready])
+        self._record.launched(each.name)
+        each.works = [work for work in each.start() if work is not None]
+        for work in each.works:
+            work.wait()
         with self._changed:
-            self._changed.wait_for(lambda: self._closed or each.due or self._tokens.admits(each.urgency))
-            return not self._closed
+            each.done = True
+        self._tokens.end(each.urgency)

@@ -105,7 +105,7 @@ class PipelineTraining:
         }
         self._device = next(iter(self.stages[own[0]].parameters.values())).device
         begin_alike(self.stages, layout)
-        tokens = LinkTokens(self._device)
+        tokens = LinkTokens(self._device, timeout_s)
         hops = [
             hop
             for stage in range(self._count - 1)
@@ -130,8 +130,6 @@ class PipelineTraining:
             layout,
             tied=[each for each in tied_weights if each.own],
             rows=rows,
-            device=self._device,
-            timeout_s=timeout_s,
             record=self.record,
             tokens=tokens,
             max_norm=max_norm,

@@ -48,8 +48,6 @@ class StageUpdates:
         layout: The ranks.
         tied: Weights of theirs that other stages have too.
         rows: Embeddings whose rows go by themselves.
-        device: Where gradients lie.
-        timeout_s: Longest wait for a message.
         record: What is told of launches and updates.
         tokens: What holds messages back.
         max_norm: Norm to which all gradients are clipped; None: they are not.
@@ -63,8 +61,6 @@ class StageUpdates:
         *,
         tied: Sequence[TiedWeights],
         rows: Sequence[SparseRows],
-        device: torch.device,
-        timeout_s: float,
         record: DeviceRecord,
         tokens: LinkTokens,
         max_norm: float | None,
@@ -73,7 +69,7 @@ class StageUpdates:
         self._stages, self._layout, self._tied = stages, layout, tied
         self.rows = rows
         self._record, self._tokens, self._max_norm = record, tokens, max_norm
-        self._sums = GradientSums(device, timeout_s, record, tokens, holds=plan.classes)
+        self._sums = GradientSums(record, tokens, holds=plan.classes)
         self._row_group = layout.row_group() if max_norm is not None else None
         self._micro_batches = plan.order.micro_batches
         self._done: dict[tuple[int, int], int] = {}  # backward passes of a stage over an iteration
@@ -203,7 +199,6 @@ class StageUpdates:
 
     def close(self) -> None:
         """Stop the threads."""
-        self._sums.close()
         self._tokens.close()
 
     def _wait(self, stage: int, iteration: int) -> None:

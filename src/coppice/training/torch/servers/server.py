@@ -28,6 +28,7 @@ import torch
 from coppice.arguments import checked
 from coppice.decoding import decodable
 from coppice.errors import CheckError, CoppiceError, InputError
+from coppice.training.torch.core.errors import reason_of
 
 _HEADER = struct.Struct("<BIiQ")
 _MOST_BYTES = 2**40
@@ -318,10 +319,9 @@ class _Session:
         for _ in self._links:
             worker, error = self._ended.get()
             if error is not None:
-                said = str(error).strip().splitlines()
                 msg = (
-                    f"expected all workers to send gradients, found worker {worker} gone "
-                    f"({said[0] if said else type(error).__name__}): start the training again from its last checkpoint."
+                    f"expected all workers to send gradients, found worker {worker} gone ({reason_of(error)}): start "
+                    "the training again from its last checkpoint."
                 )
                 fail(self._links, msg)
                 raise CheckError(msg) from error

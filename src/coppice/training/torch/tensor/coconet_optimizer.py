@@ -19,12 +19,13 @@ import torch
 import torch.distributed as dist
 
 from coppice.arguments import checked
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
 from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.coconet.examples import adam, momentum
 from coppice.iteration.policies.tensor.coconet.program import OpKind
 from coppice.iteration.policies.tensor.coconet.tuner import Tuned, autotune
 from coppice.topology.model import Topology
+from coppice.training.torch.core.errors import lost_rank
 from coppice.training.torch.tensor.passes_hops import (
     MeasuredCosts,
     MeasuredMachine,
@@ -300,11 +301,7 @@ def _all_answer() -> Iterator[None]:
     try:
         yield
     except RuntimeError as error:
-        reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-        raise CheckError(
-            f"expected all ranks to update their slices, found one that does not answer ({reason}): start the "
-            "training again from its last checkpoint."
-        ) from error
+        raise lost_rank(error, "update their slices") from error
 
 
 def _settings(group: dict[str, Any]) -> dict[str, Any]:

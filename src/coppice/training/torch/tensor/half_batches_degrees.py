@@ -27,8 +27,9 @@ from coppice.errors import InputError
 from coppice.iteration.policies.tensor.half_batches import HalvedBlock
 from coppice.iteration.policies.tensor.oases import TwoHalves
 from coppice.iteration.policies.tensor.regrouped_halves import RegroupedHalves, regrouped_before
+from coppice.training.torch.core.errors import lost_rank
 from coppice.training.torch.tensor.half_batches import HalvedBlocks
-from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of, unanswered
+from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of
 from coppice.training.torch.tensor.passes_hops import all_gather_single
 
 
@@ -133,7 +134,7 @@ class _Change:
         try:
             all_gather_single(made, x.contiguous(), group=self.group)
         except RuntimeError as error:
-            raise unanswered(error) from error
+            raise lost_rank(error, "sum activations") from error
         return made
 
 
@@ -247,7 +248,7 @@ class RegroupedBlocks(nn.Sequential):
                     for each, piece in zip(gradients, pieces, strict=True):
                         each.copy_(piece.view_as(each))
             except RuntimeError as error:
-                raise unanswered(error) from error
+                raise lost_rank(error, "sum activations") from error
 
     def workload(self, network: tuple[float, float]) -> RegroupedHalves:
         """Passes with the median times of this rank, for simulation.

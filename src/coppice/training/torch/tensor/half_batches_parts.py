@@ -20,7 +20,8 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.arguments import checked
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
+from coppice.training.torch.core.errors import lost_rank
 
 
 class ActivationSum:
@@ -40,7 +41,7 @@ class ActivationSum:
                 # Backends keep what they sum for a moment longer: an alias, which no graph hangs on.
                 self._work = dist.all_reduce(tensor.detach(), group=group, async_op=True)
             except RuntimeError as error:
-                raise unanswered(error) from error
+                raise lost_rank(error, "sum activations") from error
 
     def wait(self) -> torch.Tensor:
         """Wait for the result."""
@@ -49,17 +50,8 @@ class ActivationSum:
             try:
                 work.wait()
             except RuntimeError as error:
-                raise unanswered(error) from error
+                raise lost_rank(error, "sum activations") from error
         return self.tensor
-
-
-def unanswered(error: RuntimeError) -> CheckError:
-    """Error about an unresponsive rank."""
-    reason = str(error).strip().splitlines()
-    return CheckError(
-        f"expected all ranks to sum activations, found one that does not answer "
-        f"({reason[0] if reason else type(error).__name__}): start the training again from its last checkpoint."
-    )
 
 
 class _Spread(torch.autograd.Function):

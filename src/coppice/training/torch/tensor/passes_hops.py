@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch._C._distributed_c10d import _resolve_process_group
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.costs.calibrated import costs_of
 from coppice.iteration.costs.group import RankGroup
@@ -27,6 +27,7 @@ from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.coconet.costs import Machine
 from coppice.iteration.policies.tensor.coconet.program import OpKind, TensorProgram
 from coppice.topology.model import Topology
+from coppice.training.torch.core.errors import lost_rank
 
 _TAG = 0x7C0C
 """Above the tags that training programs choose; the way around the ring is added."""
@@ -61,7 +62,7 @@ def _start(source: torch.Tensor, to: int, origin: int, group_name: str, way: int
     try:
         works = tuple(dist.batch_isend_irecv(parts))
     except RuntimeError as error:
-        raise _failed(error) from error
+        raise lost_rank(error, "pass its shard on", all_ranks="every rank of the ring") from error
     _UNDER_WAY[received.data_ptr()] = _UnderWay(works, sent)
     return received
 
@@ -73,16 +74,8 @@ def _wait(received: torch.Tensor, source: torch.Tensor) -> torch.Tensor:
         for work in hop.works:  # on a device this orders its stream behind the hop
             work.wait()
     except RuntimeError as error:
-        raise _failed(error) from error
+        raise lost_rank(error, "pass its shard on", all_ranks="every rank of the ring") from error
     return received
-
-
-def _failed(error: RuntimeError) -> CheckError:
-    reason = (str(error).strip().splitlines() or [type(error).__name__])[0]
-    return CheckError(
-        f"expected every rank of the ring to pass its shard on, found one that does not answer ({reason}): start the "
-        "training again from its last checkpoint."
-    )
 
 
 _LIBRARY: Any = torch.library.Library("coppice", "FRAGMENT")  # type: ignore[no-untyped-call]

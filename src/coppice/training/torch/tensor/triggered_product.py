@@ -23,9 +23,10 @@ import torch
 import torch.distributed as dist
 
 from coppice.arguments import checked
-from coppice.errors import CheckError, InputError
+from coppice.errors import InputError
 from coppice.iteration.policies.tensor.ring_products import RingStep, shard_sizes
 from coppice.iteration.policies.tensor.triggered import TriggeredProduct
+from coppice.training.torch.core.errors import lost_rank
 from coppice.training.torch.tensor.triggered_memory import Event, TileGrid, TrackedMemory
 
 _BUFFERS = 2  # products take turns: when one begins no rank is in the one before the last any more
@@ -131,10 +132,7 @@ class TrackedProduct:
         try:
             dist.barrier(self._group)
         except RuntimeError as error:
-            raise CheckError(
-                "expected all ranks to gather a sum, found one that does not answer "
-                f"({str(error).strip().splitlines()[0]}): start the training again from its last checkpoint."
-            ) from error
+            raise lost_rank(error, "gather a sum") from error
         sums = self._sums[self._buffer]
         chunks = [slice(*self.grid.chunks[rank : rank + 2]) for rank in range(self._ranks)]
         return torch.cat([sums[rank][rows] for rank, rows in enumerate(chunks)])
