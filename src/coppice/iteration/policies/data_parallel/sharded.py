@@ -26,7 +26,7 @@ class ShardedPolicy(ConfiguredPolicy):
 
 
 class DistributedOptimizer(ShardedPolicy):
-    """Gradients are scattered, and parameters gathered, in buckets beside passes (Megatron-LM)."""
+    """Scatter gradients and gather parameters in buckets, concurrently with passes (Megatron-LM)."""
 
     name = "megatron"
     about = "buckets scattered in the backward, gathered in the forward pass (Megatron-LM)"
@@ -35,7 +35,7 @@ class DistributedOptimizer(ShardedPolicy):
 
 
 class FullyShardedData(ShardedPolicy):
-    """Parameters are gathered two layers ahead, and gradients scattered beside the backward pass (FSDP)."""
+    """Gather parameters two layers ahead, and scatter gradients during the backward pass (FSDP)."""
 
     name = "fsdp"
     about = "parameters gathered ahead, gradients scattered beside passes (FSDP, VLDB'23)"

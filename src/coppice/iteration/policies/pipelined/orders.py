@@ -55,7 +55,7 @@ class Interleaved(Pipelined):
 
 
 class DualPipeV(Pipelined):
-    """Passes of two directions at once, on devices in the shape of a V (DeepSeek-V3, 2024)."""
+    """Co-scheduled passes of two directions, on devices in the shape of a V (DeepSeek-V3, 2024)."""
 
     name = "dualpipe-v"
     about = "forward and backward passes at once, in a V (DualPipeV, DeepSeek-V3)"

@@ -27,6 +27,6 @@ def lost_rank(
 
 
 def reason_of(error: BaseException) -> str:
-    """The first line of what a library says of an error, or the error's kind."""
+    """The first line of an error's message, or the error's kind."""
     lines = str(error).strip().splitlines()
     return lines[0] if lines else type(error).__name__
