@@ -196,7 +196,9 @@ def test_json_of_commands_that_write_files(run: Run, tmp_path: Path, star: Path)
     assert (exported.json["to"], exported.json["output"], exported.err) == ("msccl-xml", str(xml), "")
     assert run("import", xml, "--json").json["collective"] == "all_gather"
     shown = run("report", plan, "-o", page, "--json").json
-    assert shown == {"output": str(page), "bytes": page.stat().st_size}
+    size = page.stat().st_size
+    head = {"format": "coppice-report-output", "version": 1}
+    assert shown == {**head, "output": str(page), "output_bytes": size, "bytes": size}
     refused = run("export", plan, "--to", "msccl-xml", "--target", "msccl", "--json")
     assert (refused.code, refused.out) == (2, "")
     assert "-o algo.xml" in refused.err
@@ -244,7 +246,9 @@ def test_select_takes_a_range_of_sizes(run: Run) -> None:
     single = run(*words, "--size", "32K", "--json").json
     several = run(*words, "--sizes", "1K:1M:32", "--json").json["selections"]
     assert isinstance(several, list)
-    assert several[1] == single
+    head = {"format": "coppice-select-output", "version": 1}
+    assert {**several[1], **head} == single
+    assert several[1]["version"] == single["library_version"]  # of a list the former name is left
 
 
 def test_measured_sizes_may_be_listed() -> None:

@@ -19,7 +19,8 @@ from jsonschema import Draft202012Validator
 from cli.conftest import Run
 from cli.test_manners import commands
 from coppice.cli import app
-from coppice.cli.output.render import json_line, without_key
+from coppice.cli.output import render
+from coppice.cli.output.render import json_line, print_json, without_key
 from coppice.errors import InputError
 from coppice.outputs.formats import OUTPUTS, document, format_of
 from coppice.outputs.schema import (
@@ -266,13 +267,25 @@ def test_missing_keys_are_seen() -> None:
 def test_tests_hold_commands_to_their_schemas(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that prints another key fails its tests."""
     from coppice.cli import model
-    from coppice.cli.output import render
 
     assert render.document is checked_document
     assert run("model", "list", "--json").code == 0
     monkeypatch.setattr(model, "model_record", lambda _: {"name": "x"})
     with pytest.raises(AssertionError, match="'overhead_us' is a required property"):
         run("model", "list", "--json")
+
+
+def test_infinite_numbers_are_null(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Should one ever come: JSON has none, and readers would refuse the whole."""
+    monkeypatch.setattr(render, "document", document)
+    print_json("lab-down", {"labs": [float("inf"), {"a": (float("nan"), 1.5)}]})
+    assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["labs"] == [
+        None,
+        {"a": [None, 1.5]},
+    ]
+    assert json.loads(json_line("lab-down", {"labs": [float("inf")]}))["labs"] == [None]
 
 
 def test_what_is_not_finite_is_no_json() -> None:

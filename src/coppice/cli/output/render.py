@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from math import isfinite
 from pathlib import Path
 from textwrap import wrap
 from time import monotonic
@@ -30,14 +31,14 @@ def print_json(output: str, value: Mapping[str, Any]) -> None:
 
     Args:
         output: Name of the output, in :data:`coppice.outputs.formats.OUTPUTS`.
-        value: What its shape declares; rates and times are finite, what is not known is None.
+        value: What its shape declares; what is not known is None.
     """
     found = document(output, value)
-    text = _encoded(found, ascii_only=False)
+    text = _encoded(found)
     try:
         text.encode(sys.stdout.encoding)
     except UnicodeEncodeError:
-        text = _encoded(found, ascii_only=True)
+        text = _encoded(found, ensure_ascii=True)
     sys.stdout.write(f"{text}\n")
 
 
@@ -52,11 +53,23 @@ def without_key(value: Mapping[str, Any], key: str) -> dict[str, Any]:
 
 def json_line(output: str, value: Mapping[str, Any]) -> str:
     """A document on one line, for outputs that grow while a command runs."""
-    return json.dumps(document(output, value))
+    return _encoded(document(output, value), indent=None, ensure_ascii=True)
 
 
-def _encoded(found: dict[str, Any], *, ascii_only: bool) -> str:
-    return json.dumps(found, indent=2, ensure_ascii=ascii_only)
+def _encoded(found: Any, *, indent: int | None = 2, ensure_ascii: bool = False) -> str:
+    """JSON as all readers take it: it has no infinite numbers, which become null."""
+    try:
+        return json.dumps(found, indent=indent, ensure_ascii=ensure_ascii, allow_nan=False)
+    except ValueError:
+        return json.dumps(_finite(found), indent=indent, ensure_ascii=ensure_ascii, allow_nan=False)
+
+
+def _finite(value: Any) -> Any:
+    if isinstance(value, float):
+        return value if isfinite(value) else None
+    if isinstance(value, Mapping):
+        return {key: _finite(each) for key, each in value.items()}
+    return [_finite(each) for each in value] if isinstance(value, (list, tuple)) else value
 
 
 def print_lines(lines: Sequence[str]) -> None:
