@@ -242,9 +242,7 @@ def test_former_keys_name_policies() -> None:
     run = 'order = "zero-bubble", overlap = "ddp", inside = "lynx", policy = "decomposition"'
     made = with_run(run, notes)
     assert made.run.policy == "decomposition+zero-bubble+ddp+lynx"
-    assert notes[2:] == [
-        f"note: run.{key} is now run.policy in small." for key in ("order", "overlap", "inside")
-    ]
+    assert notes[2:] == ["note: run.order and run.overlap and run.inside are now run.policy in small."]
     assert with_run('overlap = "none"').run.policy == "none"
     assert with_run('overlap = "none", order = "gpipe"').run.policy == "gpipe"
     with pytest.raises(

@@ -204,6 +204,43 @@ def test_a_plan_of_the_whole_iteration(tmp_path: Path) -> None:
 
 def test_a_layout_found_anew_does_without_what_does_not_suit_it() -> None:
     """On half of the boxes one stage is best: an order of pipelines has nothing to say there."""
-    found = what_ifs(job("zero-bubble+lynx"), ["drain=1"])[1].best
+    found = what_ifs(job("dualpipe-v+lynx"), ["drain=1"])[1].best
     assert found.layout.pipeline == 1
     assert found.policy == "lynx"
+
+
+def test_slower_machines_are_never_told_as_a_gain() -> None:
+    """Decisions for a slower network may be the better ones; the healthy network could follow them."""
+    text = """
+    model = {layers = 8, hidden = 4096, heads = 16, ffn = 2048, seq = 256, vocab = 32000}
+    cluster = {topology = "dgx-a100", boxes = 2}
+    layout = {pp = 4, global_batch = 64, shard = "zero1", recompute = "full"}
+    run.policy = "ooo"
+    """
+    made = job_of(parse_job_record(text, where="job"))
+    plain = simulated_job(made)
+    slower = [what_if(made, f"nvlink=x{factor}") for factor in (0.97, 0.9, 0.8, 0.5)]
+    gains = [each for each in slower if each.rows[0].decided_seconds is not None]
+    assert gains, "no decision for a slower network is better here: take another job"
+    for each in slower:
+        row = each.rows[0]
+        assert row.seconds >= plain.seconds
+        assert row.samples_per_second == made.layout.global_batch / row.seconds
+        assert bool(each.why_not) == (row.decided_seconds is not None)
+    assert all(each.rows[0].decided_seconds < plain.seconds == each.rows[0].seconds for each in gains)
+    assert all(each.why_not.endswith("no gain.") for each in gains)
+
+
+def test_orders_of_a_pipeline_are_orders_of_a_device_alone() -> None:
+    """A job file of a published test says `order = "1f1b"`, and runs with one stage as well."""
+    text = JOB.format(policy="1f1b", shard="none", settings="").replace("pp = 2, ", "")
+    assert "pp" not in text
+    one, none = (
+        simulated_job(job_of(parse_job_record(text.replace("1f1b", name), where="job")))
+        for name in ("1f1b", "none")
+    )
+    assert one.seconds == none.seconds
+    late = simulated_job(job_of(parse_job_record(text.replace("1f1b", "gpipe"), where="job")))
+    assert late.memory.activations > none.memory.activations
+    with pytest.raises(InputError, match="expected a pipeline for policy fold3d, found one stage: raise pp"):
+        simulated_job(job_of(parse_job_record(text.replace("1f1b", "fold3d"), where="job")))

@@ -18,12 +18,13 @@ from typing import TYPE_CHECKING, Any
 from coppice.comparison.plot import check_picture, save_picture
 from coppice.comparison.pool import chosen_executor, run
 from coppice.errors import InputError
-from coppice.iteration.composing.composed import MOST_MESSAGES, compose
+from coppice.iteration.composing.composed import MOST_MESSAGES, compose, needs_pipeline
 from coppice.iteration.composing.composition import composition_of, named_policies
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import POLICIES, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.pipelined.policy import Pipelined
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.predicted import predict
@@ -158,7 +159,11 @@ def _outcome(task: tuple[TrainingJob, str]) -> ComparedPolicy | RefusedPolicy:
     """Row of the table, or the reason why there is none."""
     job, name = task
     try:
-        found = compose(job, composition_of(name, ranks=job.layout.tensor))
+        composition = composition_of(name, ranks=job.layout.tensor)
+        for each in composition.policies:
+            if isinstance(each, Pipelined) and job.layout.pipeline == 1:
+                raise needs_pipeline(each)  # it would be the baseline once more
+        found = compose(job, composition)
     except InputError as error:
         return RefusedPolicy(name=name, reason=str(error))
     return ComparedPolicy(

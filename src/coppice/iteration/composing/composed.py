@@ -176,9 +176,12 @@ def _memory(job: TrainingJob, layout: Layout, step: Step, order: PipelineOrder) 
     """Memory of a GPU; activations are those of 1F1B times what the pipeline order keeps in flight."""
     held = memory_of(job.model, layout, job.cluster.framework)
     devices, count, chunks = layout.pipeline, layout.micro_batches, layout.chunks
-    if devices == 1 or (chunks > 1 and count % devices):
+    if chunks > 1 and count % devices:
         return held
-    usual = _in_flight(step, order_for(None, devices, count, chunks)[1])
+    plain = order_for(None, devices, count, chunks)[1]
+    if order == plain:
+        return held
+    usual = _in_flight(step, plain)
     return replace(held, activations=held.activations * _in_flight(step, order) / usual) if usual else held
 
 
@@ -221,13 +224,20 @@ def _refuse_many(composition: Composition, messages: int, *, at_least: str = "")
         )
 
 
+def needs_pipeline(policy: Pipelined) -> InputError:
+    """Error about a policy of pipelines where there is one stage."""
+    return InputError(f"expected a pipeline for policy {policy.name}, found one stage: raise pp.")
+
+
 def _layout(job: TrainingJob, policy: Pipelined | None) -> Layout:
     """Layout with the chunks per device that a pipeline order needs."""
     layout = job.layout
     if policy is None:
         return layout
     if layout.pipeline == 1:
-        raise InputError(f"expected a pipeline for policy {policy.name}, found one stage: raise pp.")
+        if not policy.on_one_stage:
+            raise needs_pipeline(policy)
+        return layout
     layers = job.model.layers if isinstance(job.model, Transformer) else None
     chunks = policy.chunks_on(layout.chunks, layout.pipeline, layers)
     if layers is not None and layers < layout.pipeline * chunks:

@@ -35,7 +35,7 @@ def read_job_record(path: Path | str, *, note: Callable[[str], None] | None = No
     """Read the tables of a job file.
 
     Args:
-        note: Takes a note on each key that has another name now.
+        note: Takes a note on keys that have another name now.
     """
     return parse_job_record(read_text(path, what="the job"), where=str(path), note=note)
 
@@ -71,6 +71,7 @@ def _with_one_policy(data: dict[str, Any], where: str, note: Callable[[str], Non
     if not isinstance(run, dict) or not run.keys() & FORMER_POLICY_KEYS:
         return data
     names: list[str] = []
+    former: list[str] = []
     for key in ("policy", *FORMER_POLICY_KEYS):
         if key not in run:
             continue
@@ -82,8 +83,10 @@ def _with_one_policy(data: dict[str, Any], where: str, note: Callable[[str], Non
                 f"`run.{key}`: expected a string ({FORMER_POLICY_KEYS[key]}), found {_shown(value)} in {where}."
             )
         names += [name for each in value.split("+") if (name := each.strip()) != "none"]
-        if key != "policy" and note is not None:
-            note(f"note: run.{key} is now run.policy in {where}.")
+        if key != "policy":
+            former.append(f"run.{key}")
+    if note is not None:
+        note(f"note: {' and '.join(former)} {'is' if len(former) == 1 else 'are'} now run.policy in {where}.")
     kept = {key: value for key, value in run.items() if key not in FORMER_POLICY_KEYS}
     return {**data, "run": {**kept, "policy": "+".join(names) or "none"}}
 

@@ -25,7 +25,7 @@ from coppice.iteration.machine import Cluster
 from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.search import search_layouts
 from coppice.iteration.transformer import Layout
-from coppice.text import suggestion
+from coppice.text import seconds_text, suggestion
 from coppice.topology.model import Topology
 from coppice.topology.operations import find_node, scale_nodes
 
@@ -140,6 +140,9 @@ class WhatIfRow:
     policy: str  # The policies, joined by `+`; `none`: nothing overlaps
     fits: bool = True  # It fits the memory of a GPU
     searched: bool = True  # The layout is the fastest that was found, not the job's own
+    # What the policies' decisions for slower machines take there, where that is less than the job takes as it is; the
+    # row then has the latter's time. None: the row has its own
+    decided_seconds: float | None = None
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -148,7 +151,7 @@ class WhatIf:
 
     change: str  # The change; "none" for the job as it is
     rows: tuple[WhatIfRow, ...]  # The ways on, at least one
-    why_not: str = ""  # Why a way is missing, in words
+    why_not: str = ""  # Why a way is missing, or is told as no gain, in words
 
     @property
     def best(self) -> WhatIfRow:
@@ -156,14 +159,18 @@ class WhatIf:
         return max(self.rows, key=lambda each: (each.fits, each.samples_per_second))
 
 
-def what_if(job: TrainingJob, change: str) -> WhatIf:
+def what_if(job: TrainingJob, change: str, *, healthy: WhatIfRow | None = None) -> WhatIf:
     """Evaluate a job after a change.
+
+    Slower machines are never told as a gain. A policy may decide otherwise for them, and be faster by that; the
+    machines as they are could follow the same decisions. So the job is told to take as long as before, and why.
 
     Args:
         change: ``nic=x2``, ``nvlink=x0.5``, ``flops=x2``, ``memory=x1.2`` (its rate) or ``memory=141`` (its size in
             GB); ``gpu=H200``; ``drain=3`` (boxes) or ``drain=node17``; ``without=nic:5`` or ``without=gpu:3@node17``;
             ``slow=nic:5:x0.5`` or ``slow=node17:x0.8`` (its GPUs compute at 0.8 of their pace);
             ``degrade=box0/nic3=50%`` (a node of the topology).
+        healthy: The job as it is; None: it is simulated where it is needed.
 
     Examples:
         >>> from coppice.iteration.job.file import parse_job_record
@@ -193,11 +200,15 @@ def what_if(job: TrainingJob, change: str) -> WhatIf:
         row = _drained(job, 1 if named else int(value), int(match[1]) if named else None)
         return WhatIf(change=change, rows=(row,))
     if name in ("without", "slow"):
-        return _lossy(job, change, name, value)
+        return _lossy(job, change, name, value, healthy)
     if name == "degrade":
         box, machines = degraded(job.machines, value)
-        return _ways_on(job, change, machines, box)
-    return WhatIf(change=change, rows=(_row(job, "as it is", _changed(job, change, name, value)),))
+        return _ways_on(job, change, machines, box, healthy)
+    row = _row(job, "as it is", _changed(job, change, name, value))
+    factor = _FACTOR.fullmatch(value)
+    if factor is not None and float(factor[1]) <= 1:
+        row = _no_gain(job, row, healthy)
+    return WhatIf(change=change, rows=(row,), why_not=_why_no_gain(row))
 
 
 def what_ifs(job: TrainingJob, changes: Sequence[str]) -> list[WhatIf]:
@@ -219,8 +230,9 @@ def what_ifs(job: TrainingJob, changes: Sequence[str]) -> list[WhatIf]:
         >>> [row.way for row in healthy.rows], healthy.best.samples_per_second >= lost.best.samples_per_second
         (['as it is', 'laid out anew'], True)
     """
-    found = [what_if(job, each) for each in changes]
-    rows = [_row(job, "as it is", job.machines), _searched(job, "laid out anew", job.machines)]
+    healthy = _row(job, "as it is", job.machines)
+    found = [what_if(job, each, healthy=healthy) for each in changes]
+    rows = [healthy, _searched(job, "laid out anew", job.machines)]
     layouts = {row.layout for each in found for row in each.rows if row.searched}
     for idle in range(sum(each.boxes for each in job.machines.kinds)):
         used = _without_last(job.machines, idle)
@@ -253,6 +265,28 @@ def _refusal(change: str, shape: str) -> str:
 def _row(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
     """The job in its layout on other machines."""
     return _at(job, way, machines, job.layout)
+
+
+def _no_gain(job: TrainingJob, row: WhatIfRow, healthy: WhatIfRow | None) -> WhatIfRow:
+    """A row of slower machines that is no faster than the job as it is."""
+    before = healthy or _row(job, "as it is", job.machines)
+    if row.seconds >= before.seconds:
+        return row
+    return replace(
+        row,
+        seconds=before.seconds,
+        samples_per_second=before.samples_per_second,
+        decided_seconds=row.seconds,
+    )
+
+
+def _why_no_gain(row: WhatIfRow) -> str:
+    if row.decided_seconds is None:
+        return ""
+    return (
+        f"{row.way}: {row.policy} decides otherwise for the slower machines, and takes "
+        f"{seconds_text(row.decided_seconds)} there, as it could on the machines as they are: no gain."
+    )
 
 
 def _at(job: TrainingJob, way: str, machines: Machines, layout: Layout) -> WhatIfRow:
@@ -338,7 +372,7 @@ def _box_of(job: TrainingJob, number: str | None, change: str) -> int:
     return int(number or 0)
 
 
-def _lossy(job: TrainingJob, change: str, name: str, value: str) -> WhatIf:
+def _lossy(job: TrainingJob, change: str, name: str, value: str, healthy: WhatIfRow | None) -> WhatIf:
     """Evaluate a slow or lost NIC, GPU or box: keep or drain."""
     shape = (
         "without=nic:5, without=gpu:3@node17 or without=node17"
@@ -363,22 +397,26 @@ def _lossy(job: TrainingJob, change: str, name: str, value: str) -> WhatIf:
         raise InputError(
             f"expected a {part} of a box, {part}:0 to {part}:{there - 1}, found {part}:{number} in {change!r}."
         )
-    return _ways_on(job, change, _kept(job, part, box, factor if name == "slow" else None), box)
+    kept = _kept(job, part, box, factor if name == "slow" else None)
+    return _ways_on(job, change, kept, box, healthy)
 
 
-def _ways_on(job: TrainingJob, change: str, kept: Machines | None, box: int) -> WhatIf:
+def _ways_on(
+    job: TrainingJob, change: str, kept: Machines | None, box: int, healthy: WhatIfRow | None
+) -> WhatIf:
     """Options after a loss: keep the machines, if the job can go on, or drain a box."""
     rows: list[WhatIfRow] = []
-    if kept is not None:
-        rows.append(_row(job, "keep", kept))
-        rows.append(_searched(job, "keep, laid out anew", kept))
     missing = ""
+    if kept is not None:
+        rows.append(_no_gain(job, _row(job, "keep", kept), healthy))
+        missing = _why_no_gain(rows[0])
+        rows.append(_searched(job, "keep, laid out anew", kept))
     try:
         rows.append(_drained(job, 1, box))
     except InputError as error:
         if not rows:
             raise
-        missing = f"drain: {error}"
+        missing = f"{missing} drain: {error}".strip()
     return WhatIf(change=change, rows=tuple(rows), why_not=missing)
 
 

@@ -65,6 +65,7 @@ class Fold3D(Pipelined):
         "an optimizer that updates chunk by chunk, with nothing (as a norm) taken over all gradients first"
     )
     decides = frozenset({"order", "gradients"})
+    on_one_stage = False
     options = FoldOptions
 
     def share(self, workload: LayerWorkload) -> float:

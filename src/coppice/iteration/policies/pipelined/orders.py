@@ -60,6 +60,7 @@ class DualPipeV(Pipelined):
     name = "dualpipe-v"
     about = "forward and backward passes at once, in a V (DualPipeV, DeepSeek-V3)"
     assumes = "memory for two chunks, and passes of two micro-batches that share a device"
+    on_one_stage = False
 
     def chunks_on(self, chunks: int, devices: int, layers: int | None) -> int:
         """Chunks of a device: a V has two."""

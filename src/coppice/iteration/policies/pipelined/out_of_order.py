@@ -62,6 +62,7 @@ class Modulo(FastForward):
     name = "modulo"
     about = "fast-forward with layers dealt to devices in turn (OOO backprop, EuroSys'22)"
     assumes = "sends between devices after every layer that take little; otherwise as fast-forward"
+    on_one_stage = False
 
     def chunks_on(self, chunks: int, devices: int, layers: int | None) -> int:
         """Chunks of a device: a layer each."""

@@ -36,6 +36,7 @@ class Pipelined(Policy):
     options: ClassVar[type[msgspec.Struct]] = PipelineOptions
     assumes = "stages of like time, and a network for the gradients of each device"
     decides = frozenset({"order"})
+    on_one_stage: ClassVar[bool] = True  # It is an order of passes on a device alone, too
 
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
         """Task graph of consecutive iterations."""

@@ -74,6 +74,7 @@ class TriRace(Pipelined):
         "training that bears gradients a group late, two versions of weights; what NICs send is what binds"
     )
     decides = frozenset({"order", "gradients", "weights"})
+    on_one_stage = False
     staleness = 1
     options = TriRaceOptions
 
