@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from fractions import Fraction
 
 import pytest
@@ -54,6 +55,18 @@ def test_a_slow_or_lost_link_is_restored(name: str, one_way: bool, rate: str) ->
         healthy = without_fault(hurt)
         assert healthy is not None
         assert links(healthy) == links(whole)
+
+
+def test_a_nic_that_is_lost_on_one_of_few_rails_is_restored() -> None:
+    whole = load("gb200-nvl72", boxes=4, nics="node")
+    healthy = without_fault(remove_nodes(whole, ["box1/nic5"]))
+    assert healthy is not None
+    named = {"lost": "box1/nic5"}
+    found = [
+        replace(link, src=named.get(link.src, link.src), dst=named.get(link.dst, link.dst))
+        for link in healthy.links()
+    ]
+    assert sorted(found, key=lambda link: (link.src, link.dst)) == links(whole)
 
 
 def test_a_slow_node_is_restored() -> None:

@@ -67,7 +67,7 @@ def without_fault(topology: Topology) -> Topology | None:
         return _built(topology, nodes, rates)
     if any(each.total() for each in extra.values()):
         return None
-    new = _lost_node(nodes, rates, lacks, common)
+    new = _lost_node(nodes, rates, lacks, common, alone)
     return None if new is None else _built(topology, [*nodes, new], rates)
 
 
@@ -127,8 +127,13 @@ def _lost_node(
     rates: dict[tuple[int, int], Fraction],
     lacks: dict[int, Counter[_Seen]],
     common: list[tuple[NodeKind, frozenset[tuple[_Seen, int]]]],
+    alone: set[int],
 ) -> Node | None:
-    """A node to which all lacking links lead, with the links added; None where no kind of node has such links."""
+    """A node to which all lacking links lead, with the links added; None where no kind of node has such links.
+
+    Where its kind has more links, the others led to nodes that are alone of their kind, as of a few rail switches: to
+    those that have least links now.
+    """
     kinds = {kind for each in lacks.values() for (_, kind, _), times in each.items() if times}
     if len(kinds) != 1:
         return None
@@ -143,8 +148,21 @@ def _lost_node(
                 return None
             added[ends] = rate
             seen[not leaves, nodes[v].kind, rate] += 1
-    if (kind, frozenset(seen.items())) not in common:
+    kinds_of = [
+        Counter(dict(view)) for each, view in common if each is kind and not seen - Counter(dict(view))
+    ]
+    usual = min(kinds_of, key=lambda view: _unlike(view, seen), default=None)
+    if usual is None:
         return None
+    links = Counter(end for ends in rates for end in ends)
+    narrow = sorted(alone, key=lambda v: (links[v], v))
+    for (leaves, other, rate), times in (usual - seen).items():
+        free = [
+            v for v in narrow if nodes[v].kind is other and ((new, v) if leaves else (v, new)) not in added
+        ]
+        if len(free) < times:
+            return None
+        added.update({(new, v) if leaves else (v, new): rate for v in free[:times]})
     rates.update(added)
     like = next(node for node in nodes if node.kind is kind)
     hosts = [host for v in lacks if (host := nodes[v].host) is not None]

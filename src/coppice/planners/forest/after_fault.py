@@ -6,6 +6,10 @@ without its fault is guessed (:mod:`coppice.topology.healthy`) and planned, what
 and all trees get weights at which the links are filled exactly (:mod:`coppice.planners.forest.reweighting`). What does
 not reach the bound in the end is not taken; the trees are then packed one by one.
 
+Where the bound leaves nearly no room on any link of any GPU, packing them one by one may take hours, as every tree has
+to fit all others. Trees that lose up to a part in a thousand are taken there
+(:mod:`coppice.planners.forest.shifting`), and who reads the plan is told how much they lose, as the verifier counts it.
+
 A fault in one direction of a link often costs nothing more where it is taken for one in both, which leaves more alike.
 """
 
@@ -23,8 +27,10 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.planners.forest.damage import Damaged, damaged_by
+from coppice.planners.forest.mending import Mending
 from coppice.planners.forest.rehanging import Rehanging
 from coppice.planners.forest.reweighting import Reweighting
+from coppice.planners.forest.shifting import Shifting
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.shape import shape
@@ -34,6 +40,18 @@ from coppice.topology.symmetry import find_symmetry
 
 TALLER = Fraction(5, 4)
 """How tall trees are on average at most, beside those of the network without its fault, where low ones are wanted."""
+
+WANTED = Fraction(1, 1000)
+"""Share of the rate that trees shall lose at most where those that lose nothing are hard to find."""
+
+LOSSY = Fraction(1, 20)
+"""Share of it that they may lose in the end: a plan a little slower is of more use than none."""
+
+FULL = Fraction(199, 200)
+"""Share of what links bring to ranks above which they have no room for trees that are packed one by one."""
+
+MOST_PACKED = 300_000
+"""Ranks times links up to which trees are packed one by one all the same."""
 
 MOST_ALIKE = 8
 """Order of the symmetry above which the network with its fault is planned as it is."""
@@ -46,6 +64,7 @@ def forest_after_fault(
     plan_alike: Callable[[Problem], Forest] | None = None,
     *,
     low: bool = False,
+    lossy: bool = False,
 ) -> Forest | None:
     """Trees that take no longer than ``best`` on a large network with one fault; None where none are found.
 
@@ -54,12 +73,13 @@ def forest_after_fault(
         plan: Plans a network.
         plan_alike: Plans the network without its fault so that its trees differ little, None does as ``plan``.
         low: Take no trees that are much taller than those of the network without its fault.
+        lossy: Take trees that are slower by a share of :data:`LOSSY` where all links are full.
     """
     if problem.root is not None or problem.weights is not None or not best:
         return None
     topology = problem.topology
     if not is_even_both_ways(topology):
-        forest = _as_slow_both_ways(problem, best, plan)
+        forest = _as_slow_both_ways(problem, best, plan, worst=best * (1 + WANTED if lossy else 1))
         if forest is not None:
             return forest
     if find_symmetry(topology).order > MOST_ALIKE:
@@ -71,17 +91,38 @@ def forest_after_fault(
     where = np.array([index.get(name, topology.num_nodes) for name in healthy.node_ids], dtype=np.int32)
     whole = expanded((plan_alike or plan)(replace(problem, topology=healthy)))
     damaged, _ = damaged_by(whole, topology, where)
-    mended = _mended(damaged, best, problem)
+    full = lossy and is_full(problem, best) and topology.num_ranks * topology.num_links > MOST_PACKED
+    mended = _mended(damaged, best, problem, quickly=full)
     if mended is None:
         return None
     rate = topology.denominator / best
     total, at_root = None, dict.fromkeys(topology.rank_nodes.tolist(), rate)
     if problem.collective is Collective.ALL_REDUCE:
         total, at_root = rate, {}
+    if full:
+        found = Shifting(mended, rate, free_roots=not at_root, wanted=WANTED, most=LOSSY).run()
+        return found if found is not None and forest_loads(found).inv_rate <= best * (1 + LOSSY) else None
     found = Reweighting(mended, total, at_root).run()
     if found is None or (low and not _are_low(found, whole)):
         return None
     return found if forest_loads(found).inv_rate == best else None
+
+
+def is_full(problem: Problem, best: Fraction) -> bool:
+    """Whether trees that take no longer than ``best`` leave nearly no room on links to ranks.
+
+    Every tree enters all ranks but its root, which takes a link there; of an all-reduce both trees of a root do.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> ring = Problem(preset("ring", gpus=4), Collective.ALL_GATHER)
+        >>> is_full(ring, bound_of(ring).inv_rate), is_full(ring, 2 * bound_of(ring).inv_rate)
+        (True, False)
+    """
+    topology, ranks = problem.topology, problem.topology.num_ranks
+    trees = len(problem.phases) * problem.collective.shards(ranks, problem.weights) / best
+    carried = int(topology.capacity_in[topology.rank_nodes].sum())
+    return trees * (ranks - 1) * topology.denominator >= FULL * carried
 
 
 def _are_low(forest: Forest, whole: Forest) -> bool:
@@ -90,7 +131,9 @@ def _are_low(forest: Forest, whole: Forest) -> bool:
     return found.max_height <= 2 * usual.max_height and found.mean_height <= TALLER * usual.mean_height
 
 
-def _as_slow_both_ways(problem: Problem, best: Fraction, plan: Callable[[Problem], Forest]) -> Forest | None:
+def _as_slow_both_ways(
+    problem: Problem, best: Fraction, plan: Callable[[Problem], Forest], *, worst: Fraction
+) -> Forest | None:
     """Trees that leave the faster direction of a link as idle as the slower one, where that costs nothing."""
     less = replace(problem, topology=slower_both_ways(problem.topology))
     try:
@@ -99,10 +142,10 @@ def _as_slow_both_ways(problem: Problem, best: Fraction, plan: Callable[[Problem
     except UnreachableError:
         return None
     forest = replace(expanded(plan(less)), topology=problem.topology)
-    return forest if forest_loads(forest).inv_rate == best else None
+    return forest if forest_loads(forest).inv_rate <= worst else None
 
 
-def _mended(damaged: Damaged, best: Fraction, problem: Problem) -> Damaged | None:
+def _mended(damaged: Damaged, best: Fraction, problem: Problem, *, quickly: bool) -> Damaged | None:
     """The forest with what the fault broke hung somewhere else; links may carry too much."""
     if not len(damaged.broken):
         return damaged
@@ -111,7 +154,15 @@ def _mended(damaged: Damaged, best: Fraction, problem: Problem) -> Damaged | Non
         damaged.forest.total_weight, problem.collective.shards(topology.num_ranks, problem.weights)
     )
     each = best * shard / topology.denominator
-    attempt = Rehanging(damaged, scale=1, limit=[int(c * each) for c in topology.capacity.tolist()])
-    if not attempt.mend():
-        return None
+    limit = [int(c * each) for c in topology.capacity.tolist()]
+    quick = Mending(damaged, scale=1, limit=limit)
+    if quickly and quick.hang_below_others():
+        return _again(quick)
+    attempt = Rehanging(damaged, scale=1, limit=limit)
+    return _again(attempt) if attempt.mend() else None
+
+
+def _again(attempt: Rehanging) -> Damaged:
+    """The forest that an attempt made, and its loads."""
+    topology = attempt.topology
     return damaged_by(attempt.forest(), topology, np.arange(topology.num_nodes, dtype=np.int32))[0]

@@ -118,7 +118,8 @@ class Rehanging:
         found = (links.get(ends, -1) for ends in pairwise(nodes))
         return [link for link in found if link >= 0]
 
-    def _add_path(self, nodes: list[int]) -> int:
+    def add_path(self, nodes: list[int]) -> int:
+        """Number of a new path."""
         self.new_paths.append(nodes)
         return self.first_new + len(self.new_paths) - 1
 
@@ -266,7 +267,7 @@ class Rehanging:
                 if not tree.reduces:
                     path.reverse()
                 self.use(self._links(path), tree.weight)
-                tree.path[node] = self._add_path(path)
+                tree.path[node] = self.add_path(path)
                 price[node] = at = 0.0
             for other, link in onwards[node]:
                 there = at + self.price(link)
@@ -350,7 +351,7 @@ class Rehanging:
         tree.detached.discard(child)
         self.use(found.gained, units)
         self.use(found.freed, -units)
-        above, path = found.parent, self._add_path(found.path)
+        above, path = found.parent, self.add_path(found.path)
         node = found.entry
         turned = [node]
         while node != child:
@@ -359,7 +360,7 @@ class Rehanging:
         for below, reversed_path in zip(turned, [*found.turned, None], strict=True):
             tree.parent[below], tree.path[below] = above, path
             if reversed_path is not None:
-                above, path = below, self._add_path(reversed_path)
+                above, path = below, self.add_path(reversed_path)
 
     def search(self, tree: MovedTree, child: int, *, banned: int, crowding: bool = False) -> Hanging | None:
         """The cheapest hop from the rest of the tree into the subtree of ``child``.

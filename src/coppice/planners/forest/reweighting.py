@@ -58,14 +58,15 @@ _SPARE = 1e-3
 
 
 @dataclass(eq=False)
-class _Loads:
+class LinkUses:
     """Which links carry which trees: one entry for every link of every edge."""
 
     tree: NDArray[np.int64]
     link: NDArray[np.int32]
 
     @classmethod
-    def of(cls, damaged: Damaged) -> _Loads:
+    def of(cls, damaged: Damaged) -> LinkUses:
+        """The entries of a forest."""
         forest, links = damaged.forest, damaged.hop_link
         lengths = np.diff(forest.path_start)
         path = np.repeat(np.arange(len(lengths)), lengths)[: len(links)]
@@ -101,7 +102,7 @@ class Reweighting:
         self.capacity: list[int] = topology.capacity.tolist()
         self.over: list[float] = []
         self.usual = np.array(self.rehanging.cost) / max(self.rehanging.cost)
-        self.loads = _Loads.of(damaged)
+        self.loads = LinkUses.of(damaged)
         self.root: list[int] = forest.tree_root.tolist()
         self.phase: list[int] = forest.tree_phase.tolist()
         self.grown: list[MovedTree] = []
@@ -293,10 +294,10 @@ class Reweighting:
             if units
         ]
         self.rehanging.trees = {}
-        return _without_idle(self.rehanging.forest(), whole[:given])
+        return without_idle(self.rehanging.forest(), whole[:given])
 
 
-def _without_idle(forest: Forest, weight: Sequence[int]) -> Forest:
+def without_idle(forest: Forest, weight: Sequence[int]) -> Forest:
     """The forest with given weights of its first trees, without those of none."""
     units = forest.tree_weight.copy()
     units[: len(weight)] = weight
