@@ -121,11 +121,13 @@ def test_too_many_sizes() -> None:
         (Fraction(2, 3), "66.7%"),
         (Fraction(9999, 10000), "99.99%"),
         (Fraction(10**9 - 1, 10**9), "99.999999%"),
+        (Fraction(8, 10**5), "0.008%"),
+        (Fraction(1, 10**12), "0.000001%"),
         (Fraction(1), "100%"),
         (Fraction(3, 2), "150%"),
     ],
 )
-def test_percentages_are_not_rounded_up_to_a_whole(share: Fraction, text: str) -> None:
+def test_percentages_are_not_rounded_to_a_whole_or_to_nothing(share: Fraction, text: str) -> None:
     assert percent_text(share) == text
 
 

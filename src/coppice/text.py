@@ -219,24 +219,31 @@ def bandwidth_text(algbw: Fraction, busbw: Fraction) -> str:
 
 
 def percent_text(share: Fraction, *, most_decimals: int = 6) -> str:
-    """A share in percent with one decimal, or more where fewer would make it a whole: never rounded up to 100%.
+    """A share in percent with one decimal, or more where fewer would make it all or nothing, which it never becomes.
 
     Args:
         share: The share.
-        most_decimals: Most decimals; what still rounds to 100% with them is cut off there.
+        most_decimals: Most decimals; what still rounds to 100% with them is cut off there, and what rounds to 0% is the
+            least that they show.
 
     Examples:
         >>> percent_text(Fraction(1)), percent_text(Fraction(9999, 10000)), percent_text(Fraction(1, 3))
         ('100%', '99.99%', '33.3%')
         >>> percent_text(Fraction(9999, 10000), most_decimals=1)
         '99.9%'
+        >>> percent_text(Fraction(0)), percent_text(Fraction(8, 10**5)), percent_text(Fraction(1, 10**10))
+        ('0%', '0.008%', '0.000001%')
     """
-    if share == 1:
-        return "100%"
+    if share in (0, 1):
+        return f"{100 * int(share)}%"
     for decimals in range(1, most_decimals + 1):
         text = f"{100 * float(share):.{decimals}f}"
-        if float(text) != 100:
+        if float(text) in (0, 100):
+            continue
+        if decimals == 1 or share > Fraction(1, 2) or abs(float(text) / 100 - share) <= abs(share) / 10:
             return f"{text.rstrip('0').rstrip('.')}%"
+    if abs(share) < Fraction(1, 2):
+        return f"{'-' if share < 0 else ''}0.{'0' * (most_decimals - 1)}1%"
     return f"99.{'9' * most_decimals}%" if share < 1 else "100%"
 
 

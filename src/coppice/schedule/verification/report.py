@@ -95,8 +95,7 @@ class Report(Verdict):
         elif self.gap < 0:
             words = f"faster than any {self.slower}, proved"
         else:
-            shown = percent_text(self.gap)
-            words = f"within {'0.000001%' if shown == '0%' else shown} of optimal, proved"
+            words = f"within {percent_text(self.gap)} of optimal, proved"
         if self.whole_trees is None or self.whole_trees_inv_rate is None or not self.inv_rate:
             return f"{words}{self._fewer_in_words()}"
         loss = 1 - self.whole_trees_inv_rate / self.inv_rate
