@@ -168,6 +168,18 @@ def test_schemas_are_current_and_valid(output: str) -> None:
         assert part["description"]
 
 
+@pytest.mark.parametrize("output", [name for name in OUTPUTS if name != "train-job"])
+def test_keys_say_when_they_are_null(output: str) -> None:
+    schema = read_schema(output)
+    for part in (schema, *schema.get("$defs", {}).values()):
+        for key, each in part["properties"].items():
+            if not each.get("deprecated"):
+                nullable = {"type": "null"} in each.get("anyOf", ())
+                told = re.search(r"\bnull\b", each["description"]) is not None
+                either = "null or" in each["description"]
+                assert told is nullable or (told and either), (key, each["description"])
+
+
 def test_there_are_no_other_schemas() -> None:
     assert {path.name for path in SCHEMAS.iterdir()} == {schema_path(name).name for name in OUTPUTS}
 

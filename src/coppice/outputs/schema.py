@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import tomllib
 from functools import cache
 from importlib import import_module
@@ -19,6 +20,8 @@ SCHEMAS = Path(__file__).with_name("schemas")
 """Folder of the schemas, a file each."""
 
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+_NULL = re.compile(r"; null(?! or)[^;.]*")
 
 _HEAD = {
     "format": "Name of the format, which says what the other keys are.",
@@ -136,7 +139,13 @@ def _described(part: dict[str, Any], shape: type) -> dict[str, Any]:
 
 
 def _meaning(key: str, schema: dict[str, Any]) -> dict[str, Any]:
-    return schema if "description" in schema else {**schema, "description": _descriptions()[key]}
+    """A key's schema with what it means; when it is null stands only where it may be."""
+    if "description" in schema:
+        return schema
+    text = _descriptions()[key]
+    if {"type": "null"} not in schema.get("anyOf", ()):
+        text = _NULL.sub("", text)
+    return {**schema, "description": text}
 
 
 def shapes_below(shape: type) -> dict[str, type]:

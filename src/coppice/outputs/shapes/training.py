@@ -69,9 +69,9 @@ class WhatIfJson(TypedDict):
     """A change to the cluster, and the ways to go on."""
 
     change: str
-    best_way: str | None
-    best: Annotated[str | None, former("best_way")]
-    why_not: str | dict[str, str] | None
+    best_way: str
+    best: Annotated[str, former("best_way")]
+    why_not: str
     ways: list[WayJson]
 
 
