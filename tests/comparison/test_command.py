@@ -43,7 +43,7 @@ def test_json() -> None:
     assert set(record) == {
         *("format", "version"),
         *("collective", "topology", "topology_sha256", "ranks", "root", "model", "optimum", "latency_bound"),
-        *("ranges", "best", "nccl", "refusals", "rows", "in_network"),
+        *("ranges", "best", "nccl", "refusals", "rows", "in_network", "modelled"),
     }
     assert record["optimum"]["algbw_exact"] == "20/3"
     assert record["model"]["overhead_us"] == 1.0

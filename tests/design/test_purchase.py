@@ -199,6 +199,7 @@ def test_the_market_is_sorted_and_its_csv_complete() -> None:
         ]
         assert all(time >= least * 0.999 for time, least in zip(times, lower, strict=True))
     rows = list(csv.DictReader(io.StringIO(csv_text(market))))
+    assert not {"timings", "collectives"} & rows[0].keys()  # which have columns of their own
     assert [row["network"] for row in rows] == [quote.offer.name for quote in market.quotes]
     assert market.record()["quotes"][0]["network"] == rows[0]["network"]
 

@@ -10,7 +10,7 @@ from collections import Counter, defaultdict
 from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -19,6 +19,9 @@ from coppice.bounds.result import Bound, CutFamily
 from coppice.collectives import Collective
 from coppice.text import plural, rate_text, shortened
 from coppice.topology.model import NodeKind, Topology
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.nouns import AlternativesJson
 
 _MAX_GROUPS = 4
 
@@ -307,7 +310,7 @@ def _join(parts: Sequence[str]) -> str:
     return shown[0] if len(shown) == 1 else f"{', '.join(shown[:-1])} and {shown[-1]}"
 
 
-def alternatives_record(found: Bound) -> dict[str, Any]:
+def alternatives_record(found: Bound) -> AlternativesJson:
     """The cut of a bound, and further rates on the way to it, as JSON values."""
     attainable = None if found.attainable is None else str(found.attainable)
     others = {name: str(rate) for name, rate in found.alternatives.items()}

@@ -4,18 +4,21 @@ from __future__ import annotations
 
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.describe import alternatives_record
 from coppice.bounds.network import Network
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
-from coppice.bounds.result import Bandwidths, Bound
+from coppice.bounds.result import Bandwidths, Bound, optimum_rates
 from coppice.bounds.tree_optimum import TreeOptimum, fewest_trees, tree_optimum
 from coppice.bounds.tree_units import exact_trees
 from coppice.collectives import Collective
 from coppice.topology.operations import without_dead_ends
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.planning import BoundJson
 
 MOST_HELPED = 256
 """Ranks up to which the bound with the help of switches is computed unasked: it is a linear program."""
@@ -132,16 +135,16 @@ def bound_figures(
     )
 
 
-def bound_record(figures: BoundFigures) -> dict[str, Any]:
+def bound_record(figures: BoundFigures) -> BoundJson:
     """The figures as JSON values: fractions are strings, rates floats as well, nodes by name."""
     found = figures.bound
     problem, topology = found.problem, found.problem.topology
     optimum = found.algbw_gb_per_s
     return {
         **problem.record(),
-        **found.named_rates("optimum"),
+        **optimum_rates(problem, found.inv_rate),
         "with_trees": {
-            **figures.named_rates("optimum"),
+            **optimum_rates(problem, figures.inv_rate),
             "trees_per_root": figures.trees_per_root,
             "reached_ns_per_byte": str(figures.reached_with_trees or figures.inv_rate),
         },
@@ -157,7 +160,7 @@ def bound_record(figures: BoundFigures) -> dict[str, Any]:
         "rates": topology.source,
         "with_in_network": None
         if figures.helped is None
-        else {**figures.helped.named_rates("optimum"), **figures.helped.rates_record()},
+        else {**optimum_rates(problem, figures.helped.inv_rate), **figures.helped.rates_record()},
     }
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import KW_ONLY, dataclass, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -14,6 +14,9 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.topology.load import load
 from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.nouns import ProblemJson
 
 
 @dataclass(frozen=True)
@@ -104,7 +107,7 @@ class Problem:
         both = (Collective.REDUCE_SCATTER, Collective.ALL_GATHER)
         return tuple(replace(self, collective=collective) for collective in both)
 
-    def record(self) -> dict[str, str | int | None]:
+    def record(self) -> ProblemJson:
         """Identification of the problem as JSON values."""
         return {
             "collective": self.collective.value,

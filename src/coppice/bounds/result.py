@@ -19,6 +19,9 @@ from coppice.display import Brief, Shown
 from coppice.text import plural, rate_text
 from coppice.topology.symmetry import Symmetry
 
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.nouns import FormerOptimumRatesJson, LoadRatesJson, OptimumRatesJson
+
 
 @dataclass(frozen=True, kw_only=True, repr=False)
 class WeightedCut(Brief):
@@ -93,24 +96,40 @@ def partitioned(
     return CutFamily(inv_rate=inv_rate, cuts=cuts, potentials=tuple(potentials))
 
 
-def rates_named(which: str, problem: Problem, inv_rate: Fraction) -> dict[str, str | float]:
-    """Rates of a problem as JSON values, as :meth:`Bandwidths.named_rates` has them.
+def optimum_rates(problem: Problem, inv_rate: Fraction) -> OptimumRatesJson:
+    """The rate that no schedule exceeds, as JSON values: exact ones as text."""
+    algbw, busbw = _rates(problem, inv_rate)
+    return {
+        "optimum_ns_per_byte": str(inv_rate),
+        "optimum_algbw_gb_per_s": float(algbw),
+        "optimum_algbw_exact_gb_per_s": str(algbw),
+        "optimum_busbw_gb_per_s": float(busbw),
+        "optimum_busbw_exact_gb_per_s": str(busbw),
+    }
+
+
+def load_rates(problem: Problem, inv_rate: Fraction) -> LoadRatesJson:
+    """The rate that the busiest link of a plan lets through, as JSON values: exact ones as text.
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> rates = rates_named("load", Problem(preset("star", gpus=4), "all_gather"), Fraction(1, 25))
+        >>> rates = load_rates(Problem(preset("star", gpus=4), "all_gather"), Fraction(1, 25))
         >>> rates["load_ns_per_byte"], rates["load_algbw_gb_per_s"], rates["load_busbw_exact_gb_per_s"]
         ('1/25', 100.0, '75')
     """
-    algbw = problem.shards / inv_rate if inv_rate else Fraction(0)
-    busbw = algbw * problem.collective.busbw_factor(problem.topology.num_ranks)
+    algbw, busbw = _rates(problem, inv_rate)
     return {
-        f"{which}_ns_per_byte": str(inv_rate),
-        f"{which}_algbw_gb_per_s": float(algbw),
-        f"{which}_algbw_exact_gb_per_s": str(algbw),
-        f"{which}_busbw_gb_per_s": float(busbw),
-        f"{which}_busbw_exact_gb_per_s": str(busbw),
+        "load_ns_per_byte": str(inv_rate),
+        "load_algbw_gb_per_s": float(algbw),
+        "load_algbw_exact_gb_per_s": str(algbw),
+        "load_busbw_gb_per_s": float(busbw),
+        "load_busbw_exact_gb_per_s": str(busbw),
     }
+
+
+def _rates(problem: Problem, inv_rate: Fraction) -> tuple[Fraction, Fraction]:
+    algbw = problem.shards / inv_rate if inv_rate else Fraction(0)
+    return algbw, algbw * problem.collective.busbw_factor(problem.topology.num_ranks)
 
 
 class Bandwidths:
@@ -136,7 +155,7 @@ class Bandwidths:
         """Bus bandwidth in GB/s, exact; 0 where nothing has to move."""
         return self.algbw_gb_per_s * self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
 
-    def rates_record(self) -> dict[str, str | float]:
+    def rates_record(self) -> FormerOptimumRatesJson:
         """Time and bandwidths as JSON values, exact ones as text."""
         return {
             "inv_rate": str(self.inv_rate),
@@ -145,14 +164,6 @@ class Bandwidths:
             "busbw_gb_per_s": float(self.busbw_gb_per_s),
             "busbw_exact": str(self.busbw_gb_per_s),
         }
-
-    def named_rates(self, which: str) -> dict[str, str | float]:
-        """Time and bandwidths as JSON values whose keys name the rate, exact ones as text.
-
-        Args:
-            which: ``optimum``, what no schedule exceeds, or ``load``, what the busiest link lets through.
-        """
-        return rates_named(which, self.problem, self.inv_rate)
 
     def loss_against(self, optimum: Bandwidths) -> Fraction:
         """Share of the rate of ``optimum`` that is lost (0: as fast)."""

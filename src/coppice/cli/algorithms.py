@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width
@@ -13,6 +13,7 @@ from coppice.options.shared import JsonOption
 from coppice.text import columns
 
 if TYPE_CHECKING:
+    from coppice.outputs.shapes.planning import AlgorithmJson
     from coppice.planners.algorithms.listing import Listed
 
 
@@ -52,7 +53,7 @@ def algorithms(
         _print_table(entries)
 
 
-def _record(entry: Listed) -> dict[str, Any]:
+def _record(entry: Listed) -> AlgorithmJson:
     return {
         "name": entry.name,
         "collectives": [collective.value for collective in entry.collectives],

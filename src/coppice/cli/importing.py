@@ -65,7 +65,7 @@ def import_file(
         return
     plan, program = made.plan, made.program
     if as_json:
-        from coppice.bounds.result import rates_named
+        from coppice.bounds.result import load_rates
 
         print_json(
             "import",
@@ -75,7 +75,7 @@ def import_file(
                 "chunks": program.num_chunks,
                 "thread_blocks": program.most_blocks,
                 "transfers": made.schedule.num_transfers,
-                **rates_named("load", plan.problem, plan.inv_rate),
+                **load_rates(plan.problem, plan.inv_rate),
                 "algbw_gb_per_s": float(plan.algbw_gb_per_s),
                 "algbw_exact": str(plan.algbw_gb_per_s),
                 "output": None if output is None else str(output),

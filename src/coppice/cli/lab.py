@@ -16,6 +16,7 @@ from coppice.options import argument, option
 from coppice.options.shared import JsonOption, LauncherOption, LauncherWordsOption, TimeLimitOption
 
 if TYPE_CHECKING:
+    from coppice.outputs.shapes.networks import LabJson
     from coppice.run.lab.blueprint import Blueprint, Load
     from coppice.run.lab.namespaces import Lab
 
@@ -259,7 +260,7 @@ def _slowest_and_fastest(blueprint: Blueprint) -> tuple[int, int]:
     return min(rates, default=0), max(rates, default=0)
 
 
-def _facts(lab: Lab, load: Load) -> dict[str, object]:
+def _facts(lab: Lab, load: Load) -> LabJson:
     blueprint = lab.blueprint
     slowest, fastest = _slowest_and_fastest(blueprint)
     return {

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import sys
 from pathlib import Path
-from typing import Annotated
+from typing import TYPE_CHECKING, Annotated
 
 import msgspec
 import typer
@@ -34,6 +34,9 @@ from coppice.options.shared import JsonOption, ModelOption, OutputOption
 from coppice.simulation.models import model_bytes, named_models
 from coppice.simulation.simulated import model_record
 from coppice.text import plural
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.timing import FittedModelJson
 
 app = typer.Typer(
     help="List, show and fit time models: the cost of messages on top of link rates and latencies."
@@ -164,7 +167,7 @@ def fit_model(
     )
 
 
-def _record(found: FittedModel, times: list[MeasuredTime]) -> dict[str, object]:
+def _record(found: FittedModel, times: list[MeasuredTime]) -> FittedModelJson:
     """The fit as JSON values."""
     return {
         "model": model_record(found.model),

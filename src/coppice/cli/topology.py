@@ -6,7 +6,7 @@ import warnings
 from dataclasses import replace
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 from msgspec import structs
@@ -26,6 +26,7 @@ from coppice.options.shared import JsonOption, OutputOption, RatesOption
 from coppice.text import rate_text, suggestion
 
 if TYPE_CHECKING:
+    from coppice.outputs.shapes.networks import PresetJson, TopologyJson
     from coppice.topology import Topology
     from coppice.topology.presets import Preset
     from coppice.topology.summary import LinkGroup, Summary
@@ -255,7 +256,7 @@ def _deliver(topology: Topology, output: Path | None, *, name: str | None, as_js
     print_reader_warnings(summary.warnings)
 
 
-def _preset_json(name: str) -> dict[str, Any]:
+def _preset_json(name: str) -> PresetJson:
     from coppice.topology import PRESETS
 
     preset = PRESETS[name]
@@ -330,7 +331,7 @@ def summary_fields(summary: Summary) -> list[tuple[str, str]]:
     return fields
 
 
-def summary_json(summary: Summary) -> dict[str, Any]:
+def summary_json(summary: Summary) -> TopologyJson:
     """A summary as JSON; rates are exact fractions as text."""
     return {
         "name": summary.name,

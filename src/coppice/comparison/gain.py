@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coppice.bounds.problem import Problem
 from coppice.comparison.measurement import SimulatedTime
@@ -17,6 +17,9 @@ from coppice.simulation.model import Model
 from coppice.simulation.models import DEFAULT_MODEL
 from coppice.simulation.simulated import model_record
 from coppice.text import aligned, number, plural, short_size
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.timing import GainJson, RivalJson
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ring": ("ring", "best-ring", "nccl-ring"),
@@ -40,6 +43,18 @@ class GainRow:
         rival = self.rivals[family]
         return None if rival is None else rival.time_us / self.optimal.time_us
 
+    def rival_record(self, family: str) -> RivalJson | None:
+        """The fastest of a family and the gain over it as JSON values; None where none applies."""
+        rival, gained = self.rivals[family], self.over(family)
+        if rival is None or gained is None:
+            return None
+        return {
+            "algorithm": rival.algorithm,
+            "reached_algbw_gb_per_s": rival.algbw_gb_per_s,
+            "algbw_gb_per_s": rival.algbw_gb_per_s,
+            "gain": gained,
+        }
+
 
 @dataclass(frozen=True, kw_only=True)
 class Gain:
@@ -49,7 +64,7 @@ class Gain:
     rows: tuple[GainRow, ...]  # By number of boxes, ascending
     model: Model = DEFAULT_MODEL  # How they were simulated
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> GainJson:
         """JSON values."""
         words = gain_words(self)
         return {
@@ -63,17 +78,8 @@ class Gain:
                     "reached_algbw_gb_per_s": row.optimal.algbw_gb_per_s,
                     "algbw_gb_per_s": row.optimal.algbw_gb_per_s,
                     "limit_algbw_gb_per_s": self.size_bytes / row.limit_us / 1000,
-                    **{
-                        family: None
-                        if rival is None
-                        else {
-                            "algorithm": rival.algorithm,
-                            "reached_algbw_gb_per_s": rival.algbw_gb_per_s,
-                            "algbw_gb_per_s": rival.algbw_gb_per_s,
-                            "gain": row.over(family),
-                        }
-                        for family, rival in row.rivals.items()
-                    },
+                    "ring": row.rival_record("ring"),
+                    "hierarchical": row.rival_record("hierarchical"),
                 }
                 for row in self.rows
             ],

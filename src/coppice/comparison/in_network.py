@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.bounds.attainable import in_network_bound
 from coppice.bounds.problem import Problem
@@ -14,6 +14,9 @@ from coppice.errors import InputError
 from coppice.innetwork.clusters.modelled import ClusterSystem, cluster_system, with_adding
 from coppice.innetwork.systems.registry import named_system
 from coppice.simulation.model import Model
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.timing import ModelledSystemsJson, PlacedSystemJson
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -54,9 +57,9 @@ class ModelledSystems:
         rows = [row for row in self.times if row.size_bytes == size_bytes]
         return sorted(rows, key=lambda row: float(f"{row.time_us:.9g}"))
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ModelledSystemsJson:
         """The times as JSON values."""
-        placed = {
+        placed: dict[str, PlacedSystemJson] = {
             name: {
                 "where": found.where,
                 "load_algbw_gb_per_s": float(1 / found.inv_rate),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coppice.arguments import checked
 from coppice.bounds.attainable import in_network_bound
@@ -15,6 +15,9 @@ from coppice.innetwork.clusters.modelled import cluster_system
 from coppice.innetwork.systems.splitting import BestSplit, best_split
 from coppice.planners.planning import plan
 from coppice.schedule.loads import body_loads
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.switches import ClusterSplitJson
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -32,7 +35,7 @@ class ClusterSplit:
         rate, most = float(1 / self.best.inv_rate), float(1 / self.bound)
         return f"{self.system} with {self.algorithm}: {rate:.6g} GB/s of {most:.6g}; {self.best.words}"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ClusterSplitJson:
         """The split as JSON values."""
         return {
             "system": self.system,

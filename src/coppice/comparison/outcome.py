@@ -10,7 +10,7 @@ from functools import cached_property
 from importlib import import_module
 from importlib.util import find_spec
 from math import log
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.latency import LatencyBound
@@ -25,6 +25,9 @@ from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.model import Model
 from coppice.simulation.simulated import model_record, share_of_least_time, without_bursts
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.timing import ComparisonJson, ComparisonRowJson
 
 PANDAS = "pandas"
 """Package of :meth:`Comparison.to_pandas`."""
@@ -292,7 +295,7 @@ class Comparison(Shown):
             raise MissingExtraError.of(PANDAS, extra="pandas")
         return import_module(PANDAS).DataFrame(self.to_table())
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ComparisonJson:
         """The comparison as JSON values."""
         return {
             **self.problem.record(),
@@ -308,21 +311,24 @@ class Comparison(Shown):
             "ranges": [found.record() for found in self.ranges],
             "best": [found.record() for found in self.ranges],
             "nccl": [pick.record() for pick in self.picks],
-            "refusals": {row.algorithm: row.refusal for row in self.refused},
+            "refusals": {row.algorithm: row.refusal or "" for row in self.refused},
             "rows": [
-                {
-                    **row,
-                    "parameters_text": row["parameters"],
-                    "relays_used": row["relays"],
-                    "switches_used": row["in_network"],
-                    "reached_algbw_gb_per_s": row["algbw_gb_per_s"],
-                    "reached_busbw_gb_per_s": row["busbw_gb_per_s"],
-                    "link_name": row["link"],
-                }
+                cast(
+                    "ComparisonRowJson",
+                    {
+                        **row,
+                        "parameters_text": row["parameters"],
+                        "relays_used": row["relays"],
+                        "switches_used": row["in_network"],
+                        "reached_algbw_gb_per_s": row["algbw_gb_per_s"],
+                        "reached_busbw_gb_per_s": row["busbw_gb_per_s"],
+                        "link_name": row["link"],
+                    },
+                )
                 for row in self.rows()
             ],
             "in_network": None if self.helped is None else self.helped.record(),
-            **({} if self.modelled is None else {"modelled": self.modelled.record()}),
+            "modelled": None if self.modelled is None else self.modelled.record(),
         }
 
 

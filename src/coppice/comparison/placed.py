@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -27,6 +27,14 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify_plan
 from coppice.simulation.model import Model
 from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.planning import (
+        PlacedAxesJson,
+        PlacementJson,
+        ReductionJson,
+        ReductionProgramJson,
+    )
 
 _MOST_VERIFIED = 3_000_000
 """Transfers of the best programs that are verified."""
@@ -56,12 +64,18 @@ class TimedProgram:
         """Abbreviation of the program."""
         return ", ".join(each.short(self.levels) for each in self.program) or "none"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ReductionProgramJson:
         """The program as JSON values."""
         return {
             "words": self.words,
             "calls": [
-                {**each.record(self.levels), "time_us": time_us}
+                {
+                    "slice": each.slice_name(self.levels),
+                    "form": each.form.value,
+                    "ancestor": each.ancestor_name(self.levels),
+                    "operation": each.operation.value,
+                    "time_us": time_us,
+                }
                 for each, time_us in zip(self.program, self.call_us, strict=True)
             ],
             "time_us": self.time_us,
@@ -86,7 +100,7 @@ class Reduced:
         """The fastest program."""
         return self.programs[0]
 
-    def record(self, *, most: int | None = None) -> dict[str, Any]:
+    def record(self, *, most: int | None = None) -> ReductionJson:
         """The figures as JSON values.
 
         Args:
@@ -132,7 +146,7 @@ class PlacedAxes:
         """Description of the best program of each reduction."""
         return "; ".join(each.best.words for each in self.reductions)
 
-    def record(self, *, most: int | None = None) -> dict[str, Any]:
+    def record(self, *, most: int | None = None) -> PlacedAxesJson:
         """The figures as JSON values; ``most`` is how many programs of each reduction to list, None: all."""
         return {
             "placement": str(self.placement),
@@ -215,7 +229,7 @@ class PlacementResult(Shown):
             )
         return plans
 
-    def record(self, *, most: int | None = None) -> dict[str, Any]:
+    def record(self, *, most: int | None = None) -> PlacementJson:
         """The figures as JSON values; ``most`` is how many programs of each placement to list, None: all."""
         groups = [each.groups.tolist() for each in self.best.reductions]
         default = None if self.default is None else self.default.record(most=most)

@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import groupby
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.bounds.problem import Problem
 from coppice.comparison.measurement import SimulatedTime
@@ -20,6 +20,9 @@ from coppice.selection import select
 from coppice.selection.nccl_machine import machine_of
 from coppice.simulation.model import protocol_text
 from coppice.text import plural, short_size, time_text
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.timing import LibraryPickJson, SizeRangeJson
 
 TOLERANCE = 0.01
 """Share by which a time may exceed the best one and still count as the best."""
@@ -55,7 +58,7 @@ class Range:
         notes.append(f"{percent(self.share_of_limit)} of the limit at {short_size(self.last_bytes)}")
         return f"{self.sizes_text} {self.algorithm}{variants} ({'; '.join(notes)})"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> SizeRangeJson:
         """JSON values."""
         return {
             "algorithm": self.algorithm,
@@ -211,7 +214,7 @@ class LibraryPick:
     ratio: float | None
     in_network: bool = False  # Its class: switches copy and add
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> LibraryPickJson:
         """JSON values."""
         return {
             "size_bytes": self.size_bytes,

@@ -14,7 +14,7 @@ from __future__ import annotations
 import csv
 import io
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -23,6 +23,9 @@ from coppice.design.graph import Graph
 from coppice.design.limits import CablingLimits
 from coppice.display import Brief
 from coppice.errors import InputError
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.networks import CablingJson
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -53,7 +56,7 @@ class Cabling(Brief):
         place = self._positions() // ports
         return int((place[:, 0] != place[:, 1]).sum())
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> CablingJson:
         """The figures as JSON values."""
         return {
             "recipe": self.graph.name,

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.bounds.all_to_all.concurrent_flow import concurrent_flow
 from coppice.bounds.optimum import bound_of
@@ -29,6 +29,9 @@ from coppice.simulation.model import IDEAL
 from coppice.simulation.simulated import model_record
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.networks import GraphDesignJson
 
 COLLECTIVES = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE, Collective.ALL_TO_ALL)
 
@@ -58,7 +61,7 @@ class Evaluation:
         """Rate of the schedule over that of the bound, with a barrier after each step."""
         return self.bound.inv_rate / self.plan.inv_rate if self.plan.inv_rate else Fraction(1)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> GraphDesignJson:
         """The figures as JSON values: fractions are strings, nodes are names."""
         graph, designed, found = self.graph, self.designed, self.bound
         cut = [self.plan.topology.node_ids[node] for node in found.cut]

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import policy_named
 from coppice.iteration.steady import steady_iteration
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.training import PolicyPlanJson
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -23,7 +26,7 @@ class PredictedIteration:
     # Iterations by which gradients are late; 0: weights are those of training on one device
     staleness: int = 0
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> PolicyPlanJson:
         """The figures as JSON values."""
         return {
             "policy": self.policy,

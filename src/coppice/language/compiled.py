@@ -21,7 +21,7 @@ from coppice.arguments import checked
 from coppice.bounds.describe import alternatives_record
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
-from coppice.bounds.result import Bound, rates_named
+from coppice.bounds.result import Bound, load_rates, optimum_rates
 from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
 from coppice.language.chunk_program import ChunkProgram
@@ -172,7 +172,7 @@ class CompiledProgram(Brief):
             **({} if found is None else _bound_record(found)),
             "planner": plan.planner,
             "parameters": dict(plan.parameters),
-            **rates_named("load", plan.problem, plan.inv_rate),
+            **load_rates(plan.problem, plan.inv_rate),
             "planned_inv_rate": str(plan.inv_rate),
             "planned_algbw_gb_per_s": float(plan.algbw_gb_per_s),
             "planned_algbw_exact": str(plan.algbw_gb_per_s),
@@ -210,7 +210,7 @@ class CompiledProgram(Brief):
 def _bound_record(found: Bound) -> dict[str, Any]:
     """The bound, and the cut that sets it."""
     return {
-        **found.named_rates("optimum"),
+        **optimum_rates(found.problem, found.inv_rate),
         **found.rates_record(),
         **alternatives_record(found),
     }

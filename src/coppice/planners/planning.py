@@ -14,13 +14,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.describe import alternatives_record
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
-from coppice.bounds.result import Bandwidths, Bound
+from coppice.bounds.result import Bandwidths, Bound, load_rates, optimum_rates
 from coppice.bounds.tree_optimum import TreeOptimum
 from coppice.bounds.whole_trees import with_whole_trees
 from coppice.display import Shown
@@ -37,6 +37,9 @@ from coppice.schedule.schedule import Schedule
 from coppice.schedule.shape import ForestShape, shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify_plan
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.planning import PlannedResultJson
 
 RING_RANKS = 2_048
 """Up to this many ranks the best ring is searched by default; it takes longer than the plan beyond."""
@@ -111,28 +114,21 @@ class PlannedResult(Shown, Bandwidths):
             f"{float(self.algbw_gb_per_s):.6g} GB/s, {how}, verified>"
         )
 
-    def _record_with_trees(self) -> dict[str, Any]:
-        """What is proved about the number of trees that was asked for."""
-        loss = self.loss_with_trees
-        if loss is None:
-            return {}
-        found = {"optimal_with_trees": loss == 0, "loss_with_trees": str(loss)}
-        fewest = [phase.fewest for phase in self.phases if phase.fewest is not None]
-        return {**found, "fewest_trees": max(fewest)} if fewest else found
-
-    def record(self) -> dict[str, Any]:
+    def record(self) -> PlannedResultJson:
         """The figures as JSON values: fractions as text, nodes by name."""
         problem, found, trees, gain = self.plan.problem, self.bound, self.shape, self.ring_gain
         ring = None if self.ring is None else str(self.ring.algbw_gb_per_s)
+        loss = self.loss_with_trees
+        fewest = [phase.fewest for phase in self.phases if phase.fewest is not None]
         worst = self.report.worst_link
         return {
             **problem.record(),
-            **found.named_rates("optimum"),
+            **optimum_rates(problem, found.inv_rate),
             **found.rates_record(),
             **alternatives_record(found),
             "planner": self.plan.planner,
             "parameters": dict(self.plan.parameters),
-            **self.named_rates("load"),
+            **load_rates(problem, self.inv_rate),
             "planned_inv_rate": str(self.inv_rate),
             "planned_algbw_gb_per_s": float(self.algbw_gb_per_s),
             "planned_algbw_exact": str(self.algbw_gb_per_s),
@@ -143,7 +139,9 @@ class PlannedResult(Shown, Bandwidths):
             "ring_algbw_exact": ring,
             "ring_gain": None if gain is None else float(gain),
             "trees_per_root": self.trees_per_root,
-            **self._record_with_trees(),
+            "optimal_with_trees": None if loss is None else loss == 0,
+            "loss_with_trees": None if loss is None else str(loss),
+            "fewest_trees": max(fewest, default=None),
             "distinct_trees": None if trees is None else trees.distinct_trees,
             "max_height": None if trees is None else trees.max_height,
             "mean_height": None if trees is None else float(trees.mean_height),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter, defaultdict
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.arguments import checked
 from coppice.bounds.describe import describe_cut
@@ -21,6 +21,9 @@ from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify_plan
 from coppice.text import bandwidth_text, bar, percent_text, plural, rate_text
 from coppice.topology.model import NodeKind
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.planning import ExplanationJson
 
 DRAWN_RANKS = 32
 """Up to so many ranks the first tree is drawn."""
@@ -169,7 +172,7 @@ class Explanation:
             msg = f"the plan is made of transfers and has no tree {tree} to draw: leave out `tree`."
         raise InputError(msg)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ExplanationJson:
         """The explanation as JSON values: fractions as text, nodes by name."""
         plan, topology = self.plan, self.plan.topology
         rate = plan.problem.shards / self.loads.inv_rate if self.loads.inv_rate else None

@@ -11,7 +11,7 @@ import math
 from dataclasses import dataclass
 from functools import cache
 from importlib import resources
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -19,6 +19,9 @@ from coppice.collectives import Collective
 from coppice.decoding import decodable
 from coppice.display import Brief
 from coppice.topology.generation import GENERATIONS
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.timing import CostCellJson
 
 
 class KnownBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
@@ -161,7 +164,7 @@ class CostCell(Brief):
         """Time by the library's own model, which decides its pick, without the bound."""
         return (self.time_us or 0.0) if self.promised_us is None else self.promised_us
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> CostCellJson:
         """The cell as JSON values."""
         return {
             "algorithm": self.algorithm,

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import isfinite
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 import numpy as np
@@ -36,6 +36,9 @@ from coppice.simulation.utilisation import link_time_us, passages
 from coppice.text import parse_size
 from coppice.topology.model import Topology
 from coppice.topology.sources import resolve
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.timing import SimulatedJobJson, SimulatedJobsJson
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,7 +78,7 @@ class JobResult:
         """Time with the other jobs over time alone, 1 where nothing takes time."""
         return self.time_us / self.alone_us if self.alone_us else 1.0
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> SimulatedJobJson:
         """The result as JSON values, without messages."""
         job, shared = self.job, self.shared
         return {
@@ -107,7 +110,7 @@ class Together(Brief):
         """Completion time of the last job."""
         return self.timeline.time_us
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> SimulatedJobsJson:
         """The result as JSON values, without messages."""
         return {
             "topology": self.topology.name,

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass, replace
 from fractions import Fraction
 from math import ceil, lcm
-from typing import Any
+from typing import TYPE_CHECKING, Any, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -34,6 +34,10 @@ from coppice.simulation.timeline import Timeline, time_by_reason
 from coppice.simulation.utilisation import busiest_links
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.nouns import ModelJson
+    from coppice.outputs.shapes.timing import SimulatedSizeJson
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -178,7 +182,7 @@ class Simulated(Brief):
             why=f"{where}: verify the plan",
         )
 
-    def record(self, links: int) -> dict[str, Any]:
+    def record(self, links: int) -> SimulatedSizeJson:
         """The result as JSON values, with the given number of busiest links."""
         timeline, hashed = self.timeline, self.hashed
         topology = timeline.topology
@@ -187,9 +191,11 @@ class Simulated(Brief):
             "pieces": timeline.pieces,
             "protocol": timeline.protocol,
             "messages": timeline.messages.count,
-            **rate_figures(timeline),
+            "time_us": timeline.time_us,
             "reached_algbw_gb_per_s": timeline.algbw_gb_per_s,
             "reached_busbw_gb_per_s": timeline.busbw_gb_per_s,
+            "algbw_gb_per_s": timeline.algbw_gb_per_s,
+            "busbw_gb_per_s": timeline.busbw_gb_per_s,
             "optimum_us": self.least_us,
             "share_of_optimum": self.share_of_least,
             "hashed": None
@@ -308,9 +314,9 @@ def simulated_record(plan: Plan, model: Model, rows: Sequence[Simulated], *, lin
     }
 
 
-def model_record(model: Model) -> dict[str, Any]:
+def model_record(model: Model) -> ModelJson:
     """A model as JSON values: name, parameters and description."""
-    return {**asdict(model), "text": model.text}
+    return cast("ModelJson", {**asdict(model), "text": model.text})
 
 
 def rate_figures(timeline: Timeline) -> dict[str, float]:

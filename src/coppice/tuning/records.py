@@ -10,7 +10,7 @@ import os
 from collections.abc import Iterable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -18,6 +18,9 @@ from coppice.collectives import Collective
 from coppice.decoding import decode_json
 from coppice.errors import InputError
 from coppice.files import AppendedFile, file_name, read_bytes
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.deploying import CallShapeJson
 
 
 class CallShape(msgspec.Struct, frozen=True, order=True):
@@ -30,7 +33,7 @@ class CallShape(msgspec.Struct, frozen=True, order=True):
     def __str__(self) -> str:
         return f"{self.collective} on {self.nodes}x{self.ranks}"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> CallShapeJson:
         """The shape as JSON values."""
         return {
             "collective": self.collective.value,

@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING
 
 import msgspec
 
@@ -23,6 +23,9 @@ from coppice.tuning.records import CallShape, TimedRun, read_runs, reopen
 from coppice.tuning.statistics import ChoiceVerdict, compare, holm
 from coppice.tuning.table import RuleTable
 from coppice.tuning.worker import Spec
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.deploying import CheckedRuleJson
 
 COLLECTIVES = tuple(FUNCTIONS)
 """Collectives of MPI that can be tuned."""
@@ -129,7 +132,7 @@ class Checked:
     p_slower: float  # Probability of such a loss by chance, corrected for the number of sizes
     slower: bool  # It is slower than the default beyond noise
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> CheckedRuleJson:
         """The check as JSON values."""
         return {
             **self.shape.record(),

@@ -4,11 +4,14 @@ from __future__ import annotations
 
 from collections import Counter
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.bounds.together.least import TogetherBound
 from coppice.text import plural
 from coppice.topology.model import NodeKind
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.planning import GroupsBoundJson
 
 
 def limit_words(found: TogetherBound) -> str:
@@ -36,7 +39,7 @@ def shares_of(found: TogetherBound) -> dict[str, float]:
     return shares
 
 
-def together_record(found: TogetherBound) -> dict[str, Any]:
+def together_record(found: TogetherBound) -> GroupsBoundJson:
     """Everything that proves the bound as JSON values: fractions as text, nodes and links by name."""
     topology = found.topology
     limiting = [topology.link_name(link) for link in found.links]

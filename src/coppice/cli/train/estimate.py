@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from coppice.iteration.step.simulated import SimulatedStep
     from coppice.iteration.transformer import Transformer
     from coppice.iteration.workload.model import LayeredModel
+    from coppice.outputs.shapes.training import ExpectedRangeJson, WayJson
 
 
 ContentionOption = Annotated[
@@ -87,7 +88,7 @@ def answers_record(found: Sequence[WhatIf]) -> dict[str, Any]:
     }
 
 
-def _way_record(row: WhatIfRow) -> dict[str, Any]:
+def _way_record(row: WhatIfRow) -> WayJson:
     layout = row.layout
     return {
         "way": row.way,
@@ -262,7 +263,7 @@ def _range_text(published: EstimateRange, seconds: float) -> str:
     return f"{low} to {high}: 80% of such runs are expected there, by {runs}"
 
 
-def _range_record(published: EstimateRange, seconds: float) -> dict[str, Any]:
+def _range_record(published: EstimateRange, seconds: float) -> ExpectedRangeJson:
     low, high = published.of(seconds)
     return {
         "low_seconds": low,

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_json, print_lines
@@ -13,6 +13,7 @@ from coppice.verbs.train import MOST_SIMULATED, SearchOptions, layouts_of
 
 if TYPE_CHECKING:
     from coppice.iteration.search import SimulatedLayout
+    from coppice.outputs.shapes.training import LayoutJson
 
 
 @with_options("job topology boxes gpus global_batch top device framework attention rates settings as_json")
@@ -66,7 +67,7 @@ def search(options: SearchOptions, *, as_json: JsonOption = False) -> None:
     print_lines(lines)
 
 
-def _record(each: SimulatedLayout) -> dict[str, Any]:
+def _record(each: SimulatedLayout) -> LayoutJson:
     """A layout as JSON values."""
     layout = each.found.layout
     return {

@@ -5,11 +5,11 @@ from __future__ import annotations
 import csv
 import io
 import os
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coppice.comparison.plot import check_picture, save_picture
 from coppice.design.purchase.offers import Offer, offers
@@ -18,6 +18,9 @@ from coppice.design.purchase.request import Prices, TrainingWorkload
 from coppice.errors import InputError
 from coppice.simulation.model import IDEAL
 from coppice.simulation.simulated import model_record
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.networks import MarketJson, QuoteJson, WorkloadTimingJson
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -35,10 +38,12 @@ class Quote:
         """Cost per iteration per second."""
         return self.cost * self.iteration_us / 1e6
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> QuoteJson:
         """The figures as JSON values."""
         parts, lost = self.offer.parts, self.slowdown
-        timings = [{"time_us": each.time_us, "how": each.how} for each in self.timings]
+        timings: list[WorkloadTimingJson] = [
+            {"time_us": each.time_us, "how": each.how} for each in self.timings
+        ]
         return {
             "network": self.offer.name,
             "nic_ports": parts.nic_ports,
@@ -64,7 +69,7 @@ class Market:
     prices: Prices
     quotes: tuple[Quote, ...]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> MarketJson:
         """The figures as JSON values."""
         return {
             "ranks": self.workload.ranks,
@@ -114,8 +119,8 @@ def compare_networks(
 def csv_text(market: Market) -> str:
     """All figures as CSV, one network per line."""
     text = io.StringIO()
-    rows = [quote.record() for quote in market.quotes]
-    names = [name for name in rows[0] if name != "collectives"]
+    rows: list[Mapping[str, Any]] = [quote.record() for quote in market.quotes]
+    names = [name for name in rows[0] if name not in ("timings", "collectives")]
     places = range(len(market.workload.collectives))
     header = [*names, *(f"collective{place}_{column}" for place in places for column in ("us", "how"))]
     writer = csv.writer(text, lineterminator="\n")
@@ -125,7 +130,7 @@ def csv_text(market: Market) -> str:
             "+".join(f"{n}x{radix}" for radix, n in row[name].items()) if name == "switches" else row[name]
             for name in names
         ]
-        for each in row["collectives"]:
+        for each in row["timings"]:
             cells += [each["time_us"], each["how"]]
         writer.writerow(["" if cell is None else cell for cell in cells])
     return text.getvalue()

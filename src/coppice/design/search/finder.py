@@ -204,7 +204,7 @@ def write_front(
             f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
         ) from None
     written = []
-    lists: dict[str, dict[str, Any]] = {}
+    lists: dict[str, Mapping[str, Any]] = {}
     for entry in front:
         name = re.sub(r"[^a-z0-9^*]+", "-", str(entry.recipe)).strip("-").replace("^", "").replace("*", "x")
         path = folder / f"{entry.steps:03}-steps-{name}.csv"

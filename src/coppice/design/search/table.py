@@ -10,12 +10,15 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.design.families.family import optimum
 from coppice.design.recipes.expansions import Facts, degree_facts, line_facts, power_facts, product_facts
 from coppice.design.recipes.recipe import Degree, LineGraph, Recipe, power, product
 from coppice.design.schedules.breadth_first import moore_steps
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.networks import GraphJson
 
 Cell = tuple[int, int]
 """Number of ranks and degree."""
@@ -45,7 +48,7 @@ class GraphEntry:
         """Whether it is known to be simple, so that every expansion applies."""
         return self.recipe.size.simple
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> GraphJson:
         """The figures as JSON values."""
         facts = self.facts
         return {

@@ -10,7 +10,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import isqrt
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.collectives import Collective
 from coppice.design.families.family import optimum
@@ -19,6 +19,9 @@ from coppice.design.recipes.recipe import Base
 from coppice.design.schedules.breadth_first import schedule_facts
 from coppice.design.search.table import GraphEntry
 from coppice.errors import InputError
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.networks import GraphOptionJson, GraphWorkloadJson
 
 COLLECTIVES = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 _TREE_PORTS = 4
@@ -50,7 +53,7 @@ class CollectiveWorkload:
         """Time in which a node sends M bytes."""
         return float(self.size_bytes / self.node_gb_per_s / 1000)
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> GraphWorkloadJson:
         """The workload as JSON values."""
         return {
             "collective": self.collective.value,
@@ -75,7 +78,7 @@ class NetworkOption:
     time_us: float  # What the workload takes
     entry: GraphEntry | None = None  # The entry of the front; None for what people build
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> GraphOptionJson:
         """The figures as JSON values."""
         return {
             "name": self.name,

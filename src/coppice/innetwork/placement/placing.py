@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from coppice.innetwork.placement.trees import (
 from coppice.text import shortened, size_of
 from coppice.topology.model import Topology
 
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.switches import AggregationPlacementJson, BusiestLinkJson
+
 
 @dataclass(frozen=True, kw_only=True)
 class BusiestLink:
@@ -40,7 +43,7 @@ class BusiestLink:
     load_bytes: Fraction  # What it carries in each direction
     time_us: Fraction  # That over its rate
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> BusiestLinkJson:
         """The link as JSON values."""
         return {"ends": list(self.ends), "load_bytes": float(self.load_bytes), "time_us": float(self.time_us)}
 
@@ -82,7 +85,7 @@ class AggregationPlacement(Shown):
         time = float(self.busiest.time_us)
         return f"AggregationPlacement({', '.join(self.chosen) or 'none'!r}, busiest link {time:.6g} us)"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> AggregationPlacementJson:
         """The figures as JSON values."""
         return {
             "topology": self.topology.name,

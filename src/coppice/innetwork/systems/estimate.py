@@ -10,7 +10,10 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.switches import SystemEstimateJson
 
 
 def microseconds(size_bytes: float, gb_per_s: float) -> float:
@@ -40,7 +43,7 @@ class AggregationEstimate:
     link_bytes: Fraction = Fraction(1)
     details: Mapping[str, float] = field(default_factory=dict)  # Further figures by name
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> SystemEstimateJson:
         """The figures as JSON values."""
         return {
             "system": self.system,

@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.arguments import checked
 from coppice.errors import InputError
@@ -18,6 +18,9 @@ from coppice.innetwork.systems.case import AggregationCase
 from coppice.innetwork.systems.hosts import ring_share
 from coppice.innetwork.systems.registry import estimate
 from coppice.text import suggestion
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.switches import SplitJson
 
 HOSTS = ("ring", "ps")
 """Ways in which hosts reduce what is not added in the network."""
@@ -55,7 +58,7 @@ class BestSplit:
             return f"{where}: {busy} {verb} it, and a split brings nothing"
         return f"{where}: {float(self.gain):.3g} times as fast as the better alone; {busy} {verb} it"
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> SplitJson:
         """The figures as JSON values."""
         return {
             "share_in_network": float(self.share),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import TYPE_CHECKING
 
 from coppice.arguments import checked
 from coppice.errors import InputError
@@ -12,6 +12,9 @@ from coppice.innetwork.systems.case import AggregationCase
 from coppice.innetwork.systems.estimate import AggregationEstimate
 from coppice.innetwork.systems.registry import MODELLED, estimates, named_system
 from coppice.text import suggestion
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.switches import SystemSweepJson
 
 SWEEPS: Mapping[str, tuple[float, ...]] = {
     "workers": (2, 4, 8, 16, 32, 64, 128),
@@ -42,7 +45,7 @@ class AggregationSweep:
             None if each is None else self.size_bytes / each.time_us / 1000 for each in self.found[system]
         ]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> SystemSweepJson:
         """The estimates as JSON values."""
         swept = {
             name: [None if each is None else each.record() for each in row]

@@ -4,12 +4,15 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from coppice.iteration.composing.compared import ComparedPolicies, ComparedPolicy
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.step.overlap import BASELINE
 from coppice.text import seconds_text
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.training import AdvisedPolicyJson
 
 WORTH = 0.9
 """A simpler choice is enough if it takes so much of what the best one takes."""
@@ -28,7 +31,7 @@ class AdvisedPolicies:
     # What switches each on in PyTorch, DeepSpeed or Megatron-LM as they are; empty: nothing does for one
     stock: tuple[str, ...]
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> AdvisedPolicyJson:
         """The figures as JSON values."""
         return {
             "policy": self.name,

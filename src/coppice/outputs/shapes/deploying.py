@@ -219,6 +219,15 @@ class LogsJson(TypedDict):
     files: list[LogJson]
 
 
+class CallShapeJson(TypedDict):
+    """What the rules of a library tell calls apart by, next to their size."""
+
+    collective: str
+    node_count: int
+    nodes: Annotated[int, former("node_count")]
+    ranks: int
+
+
 class CandidateJson(TypedDict):
     """A choice that was measured at a size, against the default."""
 
@@ -239,13 +248,9 @@ class RefusedChoiceJson(TypedDict):
     reason: str
 
 
-class FittedSizeJson(TypedDict):
+class FittedSizeJson(CallShapeJson):
     """The choices at a size, and the one that was taken."""
 
-    collective: str
-    node_count: int
-    nodes: Annotated[int, former("node_count")]
-    ranks: int
     size_bytes: int
     default_us: float
     bound_us: float | None
@@ -254,13 +259,9 @@ class FittedSizeJson(TypedDict):
     refused: list[RefusedChoiceJson]
 
 
-class TuningRuleJson(TypedDict):
+class TuningRuleJson(CallShapeJson):
     """A choice for a range of sizes; none is the default."""
 
-    collective: str
-    node_count: int
-    nodes: Annotated[int, former("node_count")]
-    ranks: int
     first_bytes: int
     last_bytes: int
     choice: str | None
@@ -304,13 +305,9 @@ class PluginSettingsJson(TypedDict):
     use: str
 
 
-class CheckedRuleJson(TypedDict):
+class CheckedRuleJson(CallShapeJson):
     """A rule at a size, measured again."""
 
-    collective: str
-    node_count: int
-    nodes: Annotated[int, former("node_count")]
-    ranks: int
     size_bytes: int
     rule: str
     gain: float

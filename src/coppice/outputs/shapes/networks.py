@@ -327,7 +327,7 @@ class QuoteJson(TypedDict):
     cost_per_rate: float
     slowdown_mean: float | None
     slowdown_worst: float | None
-    cut_off: int | None
+    cut_off: float | None
 
 
 class MarketJson(TypedDict):

@@ -98,9 +98,9 @@ class PlannedResultJson(
     ring_algbw_exact: Annotated[Exact | None, former("ring_algbw_exact_gb_per_s")]
     ring_gain: float | None
     trees_per_root: int | None
-    optimal_with_trees: NotRequired[bool]
-    loss_with_trees: NotRequired[Exact]
-    fewest_trees: NotRequired[int]
+    optimal_with_trees: bool | None
+    loss_with_trees: Exact | None
+    fewest_trees: int | None
     distinct_trees: int | None
     max_height: int | None
     mean_height: float | None
@@ -178,14 +178,14 @@ class VerificationJson(TypedDict):
     planned_algbw_gb_per_s: Annotated[float | None, former("load_algbw_gb_per_s")]
     load_algbw_exact_gb_per_s: Exact | None
     planned_algbw_exact: Annotated[Exact | None, former("load_algbw_exact_gb_per_s")]
-    claimed_ns_per_byte: Exact
-    claimed_inv_rate: Annotated[Exact, former("claimed_ns_per_byte")]
+    claimed_ns_per_byte: Exact | None
+    claimed_inv_rate: Annotated[Exact | None, former("claimed_ns_per_byte")]
     max_link_load: Exact | None
     redundant_share: Exact
     redundant: Annotated[Exact, former("redundant_share")]
     optimum_ns_per_byte: Exact | None
     bound_inv_rate: Annotated[Exact | None, former("optimum_ns_per_byte")]
-    bound_proved: bool
+    bound_proved: bool | None
     proved_ns_per_byte: Exact | None
     proved_inv_rate: Annotated[Exact | None, former("proved_ns_per_byte")]
     trees_per_root_proved: int | None
@@ -268,7 +268,7 @@ class ExplanationJson(TypedDict):
     load_algbw_exact_gb_per_s: Exact | None
     planned_algbw_exact: Annotated[Exact | None, former("load_algbw_exact_gb_per_s")]
     optimal: bool
-    bound_proved: bool
+    bound_proved: bool | None
     cut: list[str] | None
     cut_in_words: str | None
     links: list[LinkClassJson]

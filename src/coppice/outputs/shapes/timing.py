@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, Any, NotRequired, TypedDict
+from typing import Annotated, Any, TypedDict
 
 from coppice.outputs.shapes.nouns import Exact, ModelJson, ProblemJson, former
 
@@ -213,7 +213,7 @@ class ComparisonJson(ProblemJson):
     refusals: dict[str, str]
     rows: list[ComparisonRowJson]
     in_network: ComparisonJson | None
-    modelled: NotRequired[ModelledSystemsJson]
+    modelled: ModelledSystemsJson | None
 
 
 class ComparisonsJson(TypedDict):

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coppice.arguments import checked
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
-from coppice.bounds.result import Bandwidths, Bound
+from coppice.bounds.result import Bandwidths, Bound, load_rates
 from coppice.display import Shown
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest.damage import Damaged, damaged_by, without_unused_paths
@@ -35,6 +35,9 @@ from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import cut_inv_rate, verify_plan
 from coppice.topology.load import load
 from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.planning import RepairedPlanJson
 
 FINEST = 60
 """Most parts that a unit of weight is cut into, so that trees can be split where that fills links exactly."""
@@ -97,7 +100,7 @@ class RepairedResult(Shown, Bandwidths):
             f"<{self.problem.collective} on {self.problem.topology.name}, repaired: {trees}; {how}, verified>"
         )
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> RepairedPlanJson:
         """The figures as JSON values: fractions as text."""
         old, loss = _rates(self.before, self.problem), self.loss
         return {
@@ -110,7 +113,7 @@ class RepairedResult(Shown, Bandwidths):
             "inv_rate_before": str(self.before),
             "unmoved_ns_per_byte": None if self.unmoved is None else str(self.unmoved),
             "inv_rate_with_trees_unmoved": None if self.unmoved is None else str(self.unmoved),
-            **self.named_rates("load"),
+            **load_rates(self.problem, self.inv_rate),
             "planned_inv_rate": str(self.inv_rate),
             "planned_algbw_gb_per_s": float(self.algbw_gb_per_s),
             "planned_algbw_exact": str(self.algbw_gb_per_s),

@@ -12,7 +12,7 @@ import time
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -31,6 +31,9 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify_plan
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.synthesis import GroupsSynthesisJson
 
 SERVED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
 _USUAL_CHUNKS = 12
@@ -63,7 +66,7 @@ class GroupPlans(Shown):
             f"<{self.collective} of {len(self.groups)} groups on {self.topology.name}: {rate} each, verified>"
         )
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> GroupsSynthesisJson:
         """The figures as JSON values."""
         reached = float(1 / self.ns_per_byte) if self.ns_per_byte else None
         most = float(1 / self.least_ns_per_byte) if self.least_ns_per_byte else None

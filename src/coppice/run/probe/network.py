@@ -18,7 +18,7 @@ from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
 from itertools import pairwise
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 from numpy.typing import NDArray
@@ -33,6 +33,9 @@ from coppice.run.probe.probe import Experiment, RateMeasurement, engine_rate, ru
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import set_link_rate
 from coppice.topology.routing import Router
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.networks import ProbeJson
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -64,7 +67,7 @@ class Probed:
                 "rates: see the list."
             )
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> ProbeJson:
         """The probe as JSON values."""
         bound = self.bound
         cut = [self.topology.node_ids[node] for node in bound.cut]

@@ -13,7 +13,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from math import ceil, inf, isfinite
 from pathlib import Path
-from typing import Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 from weakref import finalize
 
 import msgspec
@@ -21,6 +21,9 @@ import msgspec
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import AppendedFile, write_atomically
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.training import LearningRatesJson
 
 FEWEST_TRIAL_STEPS = 5
 """Steps of a trial below which there is no curve to forecast from."""
@@ -302,7 +305,7 @@ class SearchLog:
     retreats: list[Retreat]  # Stages that began again
     finished: Finished | None  # The end, if the training reached it
 
-    def record(self) -> dict[str, Any]:
+    def record(self) -> LearningRatesJson:
         """The schedule as JSON values."""
         return {
             "method": str(self.start.settings.method),

@@ -106,14 +106,13 @@ class ReductionCall:
         words = self.words(levels).replace(" across ", " x ")
         return words.replace(str(self.operation), _SHORT[self.operation], 1)
 
-    def record(self, levels: Sequence[str]) -> dict[str, str | None]:
-        """The instruction as JSON values."""
-        return {
-            "slice": levels[self.depth - 1] if self.depth else None,
-            "form": self.form.value,
-            "ancestor": levels[self.ancestor - 1] if self.ancestor and self.form is not Form.INSIDE else None,
-            "operation": self.operation.value,
-        }
+    def slice_name(self, levels: Sequence[str]) -> str | None:
+        """Level whose slices work together; None for the whole group."""
+        return levels[self.depth - 1] if self.depth else None
+
+    def ancestor_name(self, levels: Sequence[str]) -> str | None:
+        """Level of the slice in which they do; None for the whole group, and inside slices."""
+        return levels[self.ancestor - 1] if self.ancestor and self.form is not Form.INSIDE else None
 
 
 Program = tuple[ReductionCall, ...]
