@@ -34,14 +34,18 @@ class StageTimes:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StageSum:
+class StageMessage:
     """Gradient message of a stage."""
 
-    stage: int  # The stage
-    seconds: float  # Time of the message on the network of the device
+    stage: int  # The stage, on the network of whose device it is
+    seconds: float  # Time of the message there
     # Stage of the same device with whose forward pass, of the next iteration, the message starts at the
     # earliest; None: it may start when the last backward pass of its own stage is done
     after_forward: int | None = None
+    of_stages: tuple[int, ...] = ()  # Stages whose last backward pass it comes after; none: its own
+    # Bytes of gradients in it; of an embedding whose touched rows are exchanged, those of all its rows
+    size_bytes: float = 0.0
+    urgency: int = 0  # Its class of traffic, the most urgent first
 
 
 def pipeline_graph(
@@ -53,7 +57,7 @@ def pipeline_graph(
     # need of each other binds: the graph whose bounds hold for every order
     in_order: bool = True,
     # The messages; if not given, one for each stage that takes as long as the times say
-    sums: Sequence[StageSum] | None = None,
+    messages: Sequence[StageMessage] | None = None,
     # The optimizer steps everywhere at once; otherwise a stage waits only for its own messages
     barrier: bool = True,
 ) -> IterationGraph:
@@ -63,9 +67,9 @@ def pipeline_graph(
     network of its device, stages in the order in which they are ready. The next iteration begins when all gradients are
     summed, as the optimizer steps everywhere at once.
     """
-    if sums is None:
+    if messages is None:
         reduced = enumerate(times.reduction)
-        sums = [StageSum(stage=stage, seconds=seconds) for stage, seconds in reduced if seconds]
+        messages = [StageMessage(stage=stage, seconds=seconds) for stage, seconds in reduced if seconds]
     for name, values in (
         ("forward", times.forward),
         ("backward", times.backward),
@@ -86,11 +90,11 @@ def pipeline_graph(
         if times.transfer and (target := target_of(each, order.stages)) is not None
         if device_of[target] != device_of[each.stage]
     ]
-    launches = {each.after_forward for each in sums if each.after_forward is not None}
+    launches = {each.after_forward for each in messages if each.after_forward is not None}
     over: list[int] = []  # what every pass of the next iteration comes after
     needed: dict[int, list[int]] = {}  # what the forward passes of a stage come after
     ready: dict[int, list[int]] = {}  # the passes after which the gradients of a stage are there
-    held: list[StageSum] = []  # messages of the last iteration that this one starts
+    held: list[StageMessage] = []  # messages of the last iteration that this one starts
     first: list[int] = []
     last: list[list[int]] = []
     for iteration in range(count):
@@ -133,9 +137,9 @@ def pipeline_graph(
         ready = _ready(order, place)
         last.append([task for tasks in ready.values() for task in tasks])
         needed = {} if barrier else {stage: list(tasks) for stage, tasks in ready.items()}
-        held = [each for each in sums if each.after_forward is not None and iteration < count - 1]
+        held = [each for each in messages if each.after_forward is not None and iteration < count - 1]
         place_of = {stage: number for number, stage in enumerate(ready)}
-        for message in sorted(sums, key=lambda message: place_of[message.stage]):
+        for message in sorted(messages, key=lambda message: place_of[message.stage]):
             if message not in held:
                 stage = message.stage
                 task = _sum(graph, message, network[device_of[stage]], iteration, ready[stage])
@@ -191,7 +195,9 @@ def _ready(order: PipelineOrder, place: dict[StagePass, int]) -> dict[int, list[
     return found
 
 
-def _sum(graph: TaskGraphBuilder, each: StageSum, network: int, iteration: int, after: Sequence[int]) -> int:
+def _sum(
+    graph: TaskGraphBuilder, each: StageMessage, network: int, iteration: int, after: Sequence[int]
+) -> int:
     """Submit a gradient message."""
     name = f"gradients of stage {each.stage} of {iteration}"
     return graph.add(name, "all_reduce", network, each.seconds, after=after)

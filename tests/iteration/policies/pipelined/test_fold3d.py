@@ -150,7 +150,7 @@ def check_random(seed: int, cases: int) -> None:
         policy = Fold3D.of(**options, share=share)
         assert isinstance(policy, Fold3D)
         of_stage = dict.fromkeys(range(options["stages"] * options["chunks"]), 0.0)  # type: ignore[arg-type]
-        for message in policy.sums(work):
+        for message in policy.messages(work):
             of_stage[message.stage] += (message.seconds - work.message_seconds) * work.bytes_per_second
         assert sum(of_stage.values()) == pytest.approx(sum(work.bytes))
         free = LayerWorkload(

@@ -72,18 +72,18 @@ def policy(**settings: Any) -> TriRace:
 def test_rows_are_exchanged_where_that_is_less() -> None:
     work = even(2, 8, workers=8)
     # An eighth of the rows of 8 replicas: as an all-gather half of what the sum of all rows takes.
-    (rows, *_) = policy(stages=2, micro_batches=2, touched=0.125).sums(work)
+    (rows, *_) = policy(stages=2, micro_batches=2, touched=0.125).messages(work)
     assert (rows.urgency, rows.seconds, rows.size_bytes) == (1, 4.0, 8)
-    assert all(each.urgency == 2 for each in policy(stages=2, micro_batches=2, touched=0.5).sums(work))
-    assert all(each.urgency == 2 for each in policy(stages=2, micro_batches=2).sums(work))
+    assert all(each.urgency == 2 for each in policy(stages=2, micro_batches=2, touched=0.5).messages(work))
+    assert all(each.urgency == 2 for each in policy(stages=2, micro_batches=2).messages(work))
 
 
 def test_tied_embeddings_are_summed_at_both_ends() -> None:
     work = even(3, 8)
-    sums = policy(stages=3, micro_batches=4, tied=True).sums(work)
+    sums = policy(stages=3, micro_batches=4, tied=True).messages(work)
     assert [(each.stage, each.of_stages) for each in sums if each.urgency == 1] == [(0, (0, 2)), (2, (0, 2))]
     with pytest.raises(InputError, match=r"found `touched=0.5`: leave one of them out"):
-        policy(stages=3, micro_batches=4, tied=True, touched=0.5).sums(work)
+        policy(stages=3, micro_batches=4, tied=True, touched=0.5).messages(work)
 
 
 def some_pipeline(draw: random.Random) -> tuple[LayerWorkload, dict[str, Any]]:
@@ -120,7 +120,7 @@ def check_random(seed: int, cases: int) -> None:
         assert found == predict(work, "trirace", settings)
         assert found.iteration_seconds >= found.lower_bound_seconds - 1e-8
         chosen = policy(**settings)
-        sent = sum(each.size_bytes for each in chosen.sums(work))
+        sent = sum(each.size_bytes for each in chosen.messages(work))
         again = work.bytes[0] if settings["tied"] and settings["stages"] > 1 else 0
         assert sent == pytest.approx(sum(work.bytes) + again)
         made = chosen.iterations(work, 4)
@@ -128,7 +128,7 @@ def check_random(seed: int, cases: int) -> None:
         at = {name: task for task, name in enumerate(made.graph.names)}
         size, last = settings["micro_batches"], settings["stages"] - 1
         for group in range(4):
-            for number, message in enumerate(chosen.sums(work)):
+            for number, message in enumerate(chosen.messages(work)):
                 task = at[f"gradients {number} of stage {message.stage} of group {group}"]
                 for stage in message.of_stages:
                     ready = at[f"{stage}B{(group + 1) * size - 1}"]

@@ -23,7 +23,7 @@ import msgspec
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import StageSum, pipeline_graph, steady_bound_seconds
+from coppice.iteration.pipeline.graph import StageMessage, pipeline_graph, steady_bound_seconds
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import breadth_first
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt
@@ -77,7 +77,7 @@ class Fold3D(Pipelined):
             backward = max(0.0, backward - forward)
         return forward_share(forward / backward, recompute=self.settings.recompute) if backward else 0.0
 
-    def sums(self, workload: LayerWorkload) -> list[StageSum]:
+    def messages(self, workload: LayerWorkload) -> list[StageMessage]:
         """Gradient messages of each stage: one, or two of which the second overlaps with the next iteration."""
         devices = self.settings.stages
         whole = dealt(workload, self.order(workload).stages).reduction
@@ -90,16 +90,16 @@ class Fold3D(Pipelined):
             later = share * sent if stage >= devices else 0.0
             if later < sent or not sent:
                 now = workload.message_seconds + sent - later
-                messages.append(StageSum(stage=stage, seconds=now))
+                messages.append(StageMessage(stage=stage, seconds=now))
             if later:
                 forward = workload.message_seconds + later
-                messages.append(StageSum(stage=stage, seconds=forward, after_forward=stage - devices))
+                messages.append(StageMessage(stage=stage, seconds=forward, after_forward=stage - devices))
         return messages
 
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
         """Task graph of consecutive iterations; a stage waits only for its own gradients."""
         order, times = self.stages(workload)
-        return pipeline_graph(order, times, count, sums=self.sums(workload), barrier=False)
+        return pipeline_graph(order, times, count, messages=self.messages(workload), barrier=False)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
         """Lower bound over orders of whole passes in which a stage waits for its own gradients."""

@@ -22,14 +22,20 @@ from __future__ import annotations
 import itertools
 import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import Annotated
 
 import msgspec
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import KINDS, StageTimes, source_of, steady_bound_seconds, target_of
+from coppice.iteration.pipeline.graph import (
+    KINDS,
+    StageMessage,
+    StageTimes,
+    source_of,
+    steady_bound_seconds,
+    target_of,
+)
 from coppice.iteration.pipeline.order import NEEDS, PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import one_f_one_b
 from coppice.iteration.policies.pipelined.policy import Pipelined, PipelineOptions
@@ -53,18 +59,6 @@ class TriRaceOptions(PipelineOptions, frozen=True, forbid_unknown_fields=True, k
     classes: bool = True
 
 
-@dataclass(frozen=True, kw_only=True)
-class GroupSum:
-    """A gradient message of a group."""
-
-    stage: int  # Stage on whose NIC it is
-    of_stages: tuple[int, ...]  # Stages whose last backward pass of the group it comes after
-    seconds: float  # Time that it takes
-    # Bytes of gradients in it; of an embedding whose touched rows are exchanged, those of all its rows
-    size_bytes: float
-    urgency: int  # 1 for the embedding, 2 for others
-
-
 class TriRace(Pipelined):
     """A pipeline that never drains, with gradients one group late."""
 
@@ -78,7 +72,7 @@ class TriRace(Pipelined):
     staleness = 1
     options = TriRaceOptions
 
-    def sums(self, workload: LayerWorkload) -> list[GroupSum]:
+    def messages(self, workload: LayerWorkload) -> list[StageMessage]:
         """Gradient messages of a group."""
         settings, last = self.settings, self.settings.stages - 1
         if settings.tied and settings.touched < 1:
@@ -89,7 +83,7 @@ class TriRace(Pipelined):
         table = workload.bytes[0]
         rows = table * min(1.0, settings.touched * workload.workers / 2)
         apart = bool(table) and (settings.tied or rows < table)
-        found: list[GroupSum] = []
+        found: list[StageMessage] = []
         if apart and settings.tied:
             ends = (0, last) if last else (0,)
             for stage in ends:
@@ -97,7 +91,7 @@ class TriRace(Pipelined):
         elif apart:
             seconds = workload.message(rows) if rows else 0.0
             found.append(
-                GroupSum(stage=0, of_stages=(0,), seconds=seconds, size_bytes=table, urgency=_EMBEDDING)
+                StageMessage(stage=0, of_stages=(0,), seconds=seconds, size_bytes=table, urgency=_EMBEDDING)
             )
         cut = [stage * workload.layers // (last + 1) for stage in range(last + 2)]
         for stage in range(last + 1):
@@ -108,13 +102,13 @@ class TriRace(Pipelined):
 
     def _cut(
         self, workload: LayerWorkload, stage: int, of_stages: tuple[int, ...], size: float, urgency: int
-    ) -> Iterator[GroupSum]:
+    ) -> Iterator[StageMessage]:
         """Gradients in equal chunks."""
         count = (
             math.ceil(size / self.settings.chunk_bytes) if self.settings.classes else min(1, math.ceil(size))
         )
         for _ in range(count):
-            yield GroupSum(
+            yield StageMessage(
                 stage=stage,
                 of_stages=of_stages,
                 seconds=workload.message(size / count),
@@ -135,7 +129,7 @@ class TriRace(Pipelined):
     def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
         """Task graph of consecutive groups."""
         _, times = self.stages(workload)
-        return _asynchronous(self.settings, times, self.sums(workload), count)
+        return _asynchronous(self.settings, times, self.messages(workload), count)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
         """Lower bound over orders of passes and traffic with gradients reduced one group later.
@@ -150,7 +144,7 @@ class TriRace(Pipelined):
             link = _between(settings, each, order.stages)
             if times.transfer and link is not None:
                 sent[link] = sent.get(link, 0.0) + times.transfer
-        for message in self.sums(workload):
+        for message in self.messages(workload):
             link = _nic(settings, message.stage)
             sent[link] = sent.get(link, 0.0) + message.seconds - workload.message_seconds
         alone = StageTimes(forward=times.forward, backward=times.backward, transfer=times.transfer)
@@ -173,7 +167,7 @@ def _between(settings: TriRaceOptions, each: StagePass, stages: int) -> str | No
 
 
 def _asynchronous(
-    settings: TriRaceOptions, times: StageTimes, sums: list[GroupSum], count: int
+    settings: TriRaceOptions, times: StageTimes, messages: list[StageMessage], count: int
 ) -> IterationGraph:
     """Task graph of groups whose passes follow each other without a drain."""
     group_size = settings.micro_batches
@@ -205,7 +199,7 @@ def _asynchronous(
             stage: place[StagePass(stage, Work.BACKWARD, (group + 1) * group_size - 1)] for stage in stages
         }
         own: dict[int, list[int]] = {stage: [] for stage in stages}
-        for number, message in enumerate(sums):
+        for number, message in enumerate(messages):
             task = graph.add(
                 f"gradients {number} of stage {message.stage} of group {group}",
                 "all_reduce",

@@ -55,7 +55,7 @@ class SharedGradients:
 
 
 @dataclass(frozen=True)
-class GradientSum:
+class GradientMessage:
     """Gradients of one all-reduce."""
 
     places: tuple[int, ...]  # Their places, in the order in which they come
@@ -68,7 +68,7 @@ class GradientSum:
 class StepPlan:
     """Plan of a step for execution."""
 
-    sums: tuple[GradientSum, ...]  # Gradient all-reduces
+    sums: tuple[GradientMessage, ...]  # Gradient all-reduces
     token_pieces: int  # Pieces of exchanges
     # Of the network in the backward pass: the number of a micro-operation, counted over all sums, or
     # :data:`~coppice.training.torch.mixture.network_queue.EXCHANGE`
@@ -90,7 +90,7 @@ class _Step:
         self.gradients, self.network = gradients, network
         self.bucket_bytes, self.one_queue = bucket_bytes, one_queue
         self.operations: list[GraphOperation] = []
-        self.sums: list[GradientSum] = []
+        self.sums: list[GradientMessage] = []
         self.sum_operations: list[int] = []
         self.exchanges: dict[int, bool] = {}  # operation: in the backward pass
         self.before: list[int] = []  # what the program waits for
@@ -188,7 +188,7 @@ class _Step:
             )
             name = f"sum {len(self.sums)}"
             self.sum_operations.append(self._add(name, phase, name, "", float(size)))
-            self.sums.append(GradientSum(places, size, group))
+            self.sums.append(GradientMessage(places, size, group))
             self.open[group] = []
 
 

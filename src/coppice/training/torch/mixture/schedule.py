@@ -32,7 +32,7 @@ from coppice.training.torch.mixture.layer import mixture_layers
 from coppice.training.torch.mixture.network_queue import NetworkQueue, StepEvents, StepItem, agreed_step
 from coppice.training.torch.mixture.packing import Packing, pack_layer
 from coppice.training.torch.mixture.planning import (
-    GradientSum,
+    GradientMessage,
     NetworkTimes,
     SharedGradients,
     StepPlan,
@@ -287,7 +287,7 @@ class MixtureSchedule:
         self._events = None
         self.plain_seconds = 0.0
         sums = [
-            GradientSum(places, sum(self._gradients.bytes[each] for each in places), group)
+            GradientMessage(places, sum(self._gradients.bytes[each] for each in places), group)
             for group in range(len(self._groups))
             if (places := tuple(p for p in self._summed if self._gradients.groups.get(p, 0) == group))
         ]

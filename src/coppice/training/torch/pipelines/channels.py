@@ -22,7 +22,7 @@ import torch.distributed as dist
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import StagePass, Work
 from coppice.training.torch.core.errors import lost_rank
-from coppice.training.torch.pipelines.sums import LinkTokens
+from coppice.training.torch.pipelines.messages import LinkTokens
 
 
 class PipelineLayout:

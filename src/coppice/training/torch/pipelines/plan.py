@@ -31,13 +31,13 @@ from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.steady import steady_iteration
 from coppice.training.torch.overlap.recorder import measure_network
 from coppice.training.torch.pipelines.channels import PipelineLayout
-from coppice.training.torch.pipelines.sums import EMBEDDING, GRADIENTS
+from coppice.training.torch.pipelines.messages import EMBEDDING, GRADIENTS
 
 _NAMES = sorted({name for name, each in POLICIES.items() if issubclass(each, Pipelined)} | set(ORDERS))
 
 
 @dataclass(frozen=True, kw_only=True)
-class PlannedSum:
+class PlannedMessage:
     """A gradient message of a stage."""
 
     stage: int  # The stage
@@ -55,7 +55,7 @@ class PipelinePlan:
 
     # Passes of devices; of an asynchronous pipeline those of one group, as if it drained
     order: PipelineOrder
-    sums: tuple[PlannedSum, ...]  # Messages
+    sums: tuple[PlannedMessage, ...]  # Messages
     barrier: bool  # All stages are updated at the end of an iteration; otherwise each before it runs again
     staleness: int  # Iterations by which gradients are late
     classes: bool  # More urgent traffic goes first
@@ -190,27 +190,27 @@ def _require(order: PipelineOrder, name: object, devices: int, stages: int) -> N
     check_ends(order)
 
 
-def _whole(workload: LayerWorkload, stages: int) -> tuple[PlannedSum, ...]:
+def _whole(workload: LayerWorkload, stages: int) -> tuple[PlannedMessage, ...]:
     """One message per stage with gradients."""
     reduction = dealt(workload, stages).reduction
     return tuple(
-        PlannedSum(stage=stage, low=Fraction(0), high=Fraction(1), number=stage)
+        PlannedMessage(stage=stage, low=Fraction(0), high=Fraction(1), number=stage)
         for stage, seconds in enumerate(reduction)
         if seconds
     )
 
 
-def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> tuple[PlannedSum, ...]:
+def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> tuple[PlannedMessage, ...]:
     """Messages of a policy, as parts of the stages' gradients."""
-    found: list[PlannedSum] = []
+    found: list[PlannedMessage] = []
     if isinstance(policy, Fold3D):
         cut = 1 - Fraction(policy.share(workload))
-        messages = policy.sums(workload)
+        messages = policy.messages(workload)
         for number, message in enumerate(messages):
             of_stage = [each for each in messages if each.stage == message.stage]
             late = message.after_forward is not None
             found.append(
-                PlannedSum(
+                PlannedMessage(
                     stage=message.stage,
                     low=cut if late and len(of_stage) > 1 else Fraction(0),
                     high=Fraction(1) if late or len(of_stage) == 1 else cut,
@@ -220,7 +220,7 @@ def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> t
             )
         return tuple(found)
     if isinstance(policy, TriRace):
-        sums = policy.sums(workload)
+        sums = policy.messages(workload)
         for number, each in enumerate(sums):
             alike = [
                 place
@@ -229,7 +229,7 @@ def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> t
             ]
             place, count = alike.index(number), len(alike)
             found.append(
-                PlannedSum(
+                PlannedMessage(
                     stage=each.stage,
                     low=Fraction(place, count),
                     high=Fraction(place + 1, count),

@@ -24,6 +24,7 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.training.torch.agreement import require_equal_arguments
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.pipelines.channels import PipelineLayout, StageChannels, TensorKind
+from coppice.training.torch.pipelines.messages import DeviceRecord, LinkTokens
 from coppice.training.torch.pipelines.plan import (
     PassTimes,
     PipelinePlan,
@@ -34,7 +35,6 @@ from coppice.training.torch.pipelines.plan import (
 )
 from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights, agreed_stages
 from coppice.training.torch.pipelines.stage import TrainedStage, begin_alike, evaluated, rows_of
-from coppice.training.torch.pipelines.sums import DeviceRecord, LinkTokens
 from coppice.training.torch.pipelines.updates import StageUpdates
 
 _Optimizer = Callable[[Iterable[nn.Parameter]], torch.optim.Optimizer]

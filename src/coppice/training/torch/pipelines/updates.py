@@ -17,24 +17,24 @@ import torch
 import torch.distributed as dist
 
 from coppice.training.torch.pipelines.channels import PipelineLayout
-from coppice.training.torch.pipelines.plan import PipelinePlan, PlannedSum
-from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights
-from coppice.training.torch.pipelines.stage import TrainedStage
-from coppice.training.torch.pipelines.sums import (
+from coppice.training.torch.pipelines.messages import (
     EMBEDDING,
     DeviceRecord,
-    GradientSums,
+    LaunchedMessage,
     LinkTokens,
-    RunningSum,
+    MessageQueues,
 )
+from coppice.training.torch.pipelines.plan import PipelinePlan, PlannedMessage
+from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights
+from coppice.training.torch.pipelines.stage import TrainedStage
 
 
 @dataclass(eq=False)
 class _Late:
     """Outstanding update."""
 
-    sums: list[RunningSum] = field(default_factory=list)  # Messages that it waits for
-    held: list[PlannedSum] = field(default_factory=list)  # Messages that are not launched yet
+    sums: list[LaunchedMessage] = field(default_factory=list)  # Messages that it waits for
+    held: list[PlannedMessage] = field(default_factory=list)  # Messages that are not launched yet
     # Settings of the optimizer when it was asked for; None: it was not yet
     groups: list[dict[str, Any]] | None = None
 
@@ -69,7 +69,7 @@ class StageUpdates:
         self._stages, self._layout, self._tied = stages, layout, tied
         self.rows = rows
         self._record, self._tokens, self._max_norm = record, tokens, max_norm
-        self._sums = GradientSums(record, tokens, holds=plan.classes)
+        self._sums = MessageQueues(record, tokens, holds=plan.classes)
         self._row_group = layout.row_group() if max_norm is not None else None
         self._micro_batches = plan.order.micro_batches
         self._done: dict[tuple[int, int], int] = {}  # backward passes of a stage over an iteration
@@ -215,7 +215,7 @@ class StageUpdates:
         own.update(iteration, late.groups or own.current_settings())
 
     def _launch_held(
-        self, stage: int, iteration: int, late: _Late, wanted: Callable[[PlannedSum], bool]
+        self, stage: int, iteration: int, late: _Late, wanted: Callable[[PlannedMessage], bool]
     ) -> None:
         own = self._stages[stage]
         for planned in [each for each in late.held if wanted(each)]:
@@ -239,7 +239,7 @@ class StageUpdates:
                 if each.urgency == EMBEDDING and each.stage in numbers
             ] or [(f"tied weights {number} of {iteration}", Fraction(0), Fraction(1))]
             for name, low, high in parts:
-                made = RunningSum(name, partial(tied.start, iteration, low, high), EMBEDDING)
+                made = LaunchedMessage(name, partial(tied.start, iteration, low, high), EMBEDDING)
                 self._sums.submit(f"tied {number}", made)
                 for late in lates:
                     if late is not None:
@@ -248,16 +248,16 @@ class StageUpdates:
     def _submit(
         self,
         late: _Late,
-        planned: PlannedSum,
+        planned: PlannedMessage,
         iteration: int,
         start: Callable[[], Iterable[Any]],
         queue: str = "gradients",
     ) -> None:
-        made = RunningSum(self._name(planned, iteration), start, planned.urgency)
+        made = LaunchedMessage(self._name(planned, iteration), start, planned.urgency)
         late.sums.append(made)
         self._sums.submit(queue, made)
 
-    def _name(self, planned: PlannedSum, iteration: int) -> str:
+    def _name(self, planned: PlannedMessage, iteration: int) -> str:
         """Task name as in the simulation."""
         if self.plan.staleness:
             return f"gradients {planned.number} of stage {planned.stage} of group {iteration}"

@@ -120,7 +120,7 @@ class LinkTokens:
 
 
 @dataclass(eq=False)
-class RunningSum:
+class LaunchedMessage:
     """A gradient message."""
 
     name: str  # As in simulation
@@ -132,7 +132,7 @@ class RunningSum:
     ready: Any = None  # On a device, what its gradients are ordered behind
 
 
-class GradientSums:
+class MessageQueues:
     """Launch all-reduces of gradients from in-order queues, one thread each.
 
     Args:
@@ -144,9 +144,9 @@ class GradientSums:
     def __init__(self, record: DeviceRecord, tokens: LinkTokens, *, holds: bool) -> None:
         self._record, self._tokens, self._holds = record, tokens, holds
         self._launcher, self._changed = tokens.launcher, tokens.changed
-        self._queues: dict[str, deque[RunningSum]] = {}
+        self._queues: dict[str, deque[LaunchedMessage]] = {}
 
-    def submit(self, queue: str, each: RunningSum) -> None:
+    def submit(self, queue: str, each: LaunchedMessage) -> None:
         """Append a message to a queue."""
         each.ready = self._launcher.mark()
         self._record.noted(f"{each.name} asked for")
@@ -158,7 +158,7 @@ class GradientSums:
         if new:
             self._launcher.serve(queue, partial(self._take, queue), self._launch, drains=not self._holds)
 
-    def wait(self, sums: Iterable[RunningSum]) -> None:
+    def wait(self, sums: Iterable[LaunchedMessage]) -> None:
         """Wait for messages."""
         for each in sums:
             with self._changed:
@@ -172,7 +172,7 @@ class GradientSums:
             for work in each.works:  # on a device the result is ordered behind the collective, not waited for
                 work.wait()
 
-    def _take(self, queue: str) -> RunningSum | None:
+    def _take(self, queue: str) -> LaunchedMessage | None:
         """The next message of a queue, if it may start."""
         row = self._queues[queue]
         if not row:
@@ -180,7 +180,7 @@ class GradientSums:
         first = row[0]
         return row.popleft() if not self._holds or first.due or self._tokens.admits(first.urgency) else None
 
-    def _launch(self, each: RunningSum) -> None:
+    def _launch(self, each: LaunchedMessage) -> None:
         self._launcher.order_behind([each.ready])
         self._record.launched(each.name)
         each.works = [work for work in each.start() if work is not None]
