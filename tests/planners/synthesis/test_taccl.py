@@ -21,8 +21,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.mip.greedy import LinkUse, greedy_sends
-from coppice.planners.synthesis.mip.legs import legs_of
 from coppice.planners.synthesis.mip.program import SearchLimits
+from coppice.planners.synthesis.mip.routes import routes_of
 from coppice.planners.synthesis.mip.timed import COLLECTIVES, copying_part
 from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
 from coppice.planners.synthesis.taccl.network import Costs, SketchedNetwork, suited_sketch
@@ -131,33 +131,33 @@ def test_keeps_the_sketch(tmp_path: Path) -> None:
     topology = two_boxes()
     network = SketchedNetwork.of(topology, sketch, Costs(chunk_bytes=10**6))
     copying = copying_part(Problem(topology, Collective.ALL_GATHER), 2, backwards=False)
-    routes = solved(copying, network)
-    transfers = ordered(copying.pieces, network, routes)
+    hops = solved(copying, network)
+    transfers = ordered(copying.pieces, network, hops)
     require_sound(copying, network, transfers)
     crossings = defaultdict(list)
     for each in sorted(transfers, key=lambda t: t.start):
-        leg = network.legs[each.leg]
-        if network.crosses(each.leg):
+        route = network.routes[each.route]
+        if network.crosses(each.route):
             piece = copying.pieces[each.piece]
-            assert (leg.src % 3, leg.dst % 3) in ((1, 0), (2, 2))
-            assert piece.source // 3 == leg.src // 3
-            assert leg.src % 3 == (2 if piece.source % 3 == 2 else 1)
-            crossings[leg.src].append(piece.source)
+            assert (route.src % 3, route.dst % 3) in ((1, 0), (2, 2))
+            assert piece.source // 3 == route.src // 3
+            assert route.src % 3 == (2 if piece.source % 3 == 2 else 1)
+            crossings[route.src].append(piece.source)
     assert crossings == {1: [1, 1, 0, 0], 2: [2, 2], 4: [4, 4, 3, 3], 5: [5, 5]}
     # The symmetry holds: what box a does, box b does, turned.
     piece_at = {(p.source, p.number): i for i, p in enumerate(copying.pieces)}
-    for (p, v), number in routes.items():
-        piece, leg = copying.pieces[p], network.legs[number]
+    for (p, v), number in hops.items():
+        piece, route = copying.pieces[p], network.routes[number]
         image = piece_at[turned_rank(piece.source, 3, 6), piece.number]
-        there = network.legs[routes[image, turned_rank(v, 3, 6)]]
-        assert there.src == turned_rank(leg.src, 3, 6)
+        there = network.routes[hops[image, turned_rank(v, 3, 6)]]
+        assert there.src == turned_rank(route.src, 3, 6)
 
 
 def solved(copying: Any, network: SketchedNetwork) -> dict[tuple[int, int], int]:
     program = RoutingProgram(copying, network, horizon=1e5, least=0.0)
-    routes = program.routes(program.program.solve(SearchLimits(nodes=100)))
-    assert routes is not None
-    return routes
+    hops = program.hops(program.program.solve(SearchLimits(nodes=100)))
+    assert hops is not None
+    return hops
 
 
 def require_sound(copying: Any, network: SketchedNetwork, transfers: list[Transfer]) -> None:
@@ -166,14 +166,16 @@ def require_sound(copying: Any, network: SketchedNetwork, transfers: list[Transf
     busy: dict[int, set[tuple[float, float, int]]] = defaultdict(set)
     together: dict[tuple[int, float], int] = defaultdict(int)
     for each in transfers:
-        together[each.leg, each.start] += 1
+        together[each.route, each.start] += 1
     for each in sorted(transfers, key=lambda t: t.start):
-        leg = network.legs[each.leg]
-        assert there[each.piece, leg.src] <= each.start + 1e-9
-        there[each.piece, leg.dst] = each.end
-        count = together[each.leg, each.start]
-        for resource, held in network.use[each.leg].items():
-            busy[resource].add((each.start, each.start + network.alpha[each.leg] + count * held, each.leg))
+        route = network.routes[each.route]
+        assert there[each.piece, route.src] <= each.start + 1e-9
+        there[each.piece, route.dst] = each.end
+        count = together[each.route, each.start]
+        for resource, held in network.use[each.route].items():
+            busy[resource].add(
+                (each.start, each.start + network.alpha[each.route] + count * held, each.route)
+            )
     assert all((p, t) in there for p, piece in enumerate(copying.pieces) for t in piece.targets)
     for spans in busy.values():
         row = sorted(spans)
@@ -197,8 +199,8 @@ def test_joining_saves_latency_and_nothing_else(alpha: float) -> None:
     assert bool(joined) == (alpha > 0)
     groups: dict[tuple[int, float], int] = defaultdict(int)
     for each in after:
-        if network.crosses(each.leg):
-            groups[each.leg, each.start] += 1
+        if network.crosses(each.route):
+            groups[each.route, each.start] += 1
     assert max(groups.values()) <= 6
 
 
@@ -313,7 +315,7 @@ def test_costs_of_a_profile(tmp_path: Path) -> None:
     network = SketchedNetwork.of(topology, suited_sketch(topology), Costs(chunk_bytes=1, profile=str(file)))
     costs = {
         (network.crosses(number), network.alpha[number], network.beta[number])
-        for number in range(len(network.legs))
+        for number in range(len(network.routes))
     }
     assert costs == {(False, 1, 4), (True, 10, 100)}
     result = found(topology, "all_gather", profile=str(file))
@@ -390,10 +392,10 @@ def test_no_time_gives_a_first_schedule() -> None:
 def test_greedy_waits_where_a_link_is_taken() -> None:
     pair = preset("path", gpus=2)
     copying = copying_part(Problem(pair, Collective.ALL_GATHER), 3, backwards=False)
-    legs = legs_of(pair)
-    use = [dict.fromkeys(leg.links, LinkUse(slots=1, period=2.0)) for leg in legs]
-    sends = greedy_sends(copying.pieces, 2, legs, [5.0, 5.0], use)
-    assert sorted(send.start for send in sends if send.leg.src == 0) == [0.0, 2.0, 4.0]
+    routes = routes_of(pair)
+    use = [dict.fromkeys(route.links, LinkUse(slots=1, period=2.0)) for route in routes]
+    sends = greedy_sends(copying.pieces, 2, routes, [5.0, 5.0], use)
+    assert sorted(send.start for send in sends if send.route.src == 0) == [0.0, 2.0, 4.0]
     assert max(send.end for send in sends) == 9.0
 
 

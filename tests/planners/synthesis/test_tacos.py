@@ -17,8 +17,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.synthesizing import synthesize
-from coppice.planners.synthesis.tacos.channels import channels_of
 from coppice.planners.synthesis.tacos.matching import TacosOptions, synthesize_tacos
+from coppice.planners.synthesis.tacos.routes import chunk_routes_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
@@ -231,7 +231,7 @@ def test_a_fast_port_in_front_of_a_slow_one_is_free_early() -> None:
     nodes = [Node(id="a"), Node(id="b")]
     nodes.append(Node(id="s", kind=NodeKind.SWITCH))
     links = [Link(src="a", dst="s", gb_per_s=Fraction(100)), Link(src="s", dst="b", gb_per_s=Fraction(25))]
-    found = channels_of(Topology.of("t", nodes, links), None, 100)
+    found = chunk_routes_of(Topology.of("t", nodes, links), None, 100)
     first = found.src.tolist().index(0)
     assert found.duration[first] == 4
     assert found.hold[2 * first : 2 * first + 2].tolist() == [1, 4]

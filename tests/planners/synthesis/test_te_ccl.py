@@ -19,8 +19,8 @@ from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status
-from coppice.planners.synthesis.mip.legs import legs_of
 from coppice.planners.synthesis.mip.program import SearchLimits
+from coppice.planners.synthesis.mip.routes import routes_of
 from coppice.planners.synthesis.mip.timed import COLLECTIVES, Piece, TimedSend, copying_part
 from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
 from coppice.planners.synthesis.te_ccl.clock import Clock
@@ -124,7 +124,7 @@ def test_proves_that_there_is_no_schedule(chunks: int) -> None:
 def test_a_program_too_short_for_the_farthest_rank_has_no_solution() -> None:
     topology = preset("path", gpus=4)
     copying = copying_part(Problem(topology, Collective.BROADCAST, root=0), 1, backwards=False)
-    clock = Clock.of(topology, legs_of(topology), chunk_bytes=10**6, fastest=True)
+    clock = Clock.of(topology, routes_of(topology), chunk_bytes=10**6, fastest=True)
     for epochs, there in ((1, False), (2, False), (3, True)):
         program = CopyProgram(copying.pieces, 4, clock, epochs).program
         assert (program.solve(SearchLimits()).values is not None) == there
@@ -159,12 +159,12 @@ def test_fractions_split_a_block_over_two_ways() -> None:
         [Node(id=name) for name in "abcde"],
         [Link(src=a, dst=b, gb_per_s=Fraction(rate)) for (a, b), rate in wires],
     )
-    clock = Clock.of(square, legs_of(square), chunk_bytes=10**6, fastest=True)
+    clock = Clock.of(square, routes_of(square), chunk_bytes=10**6, fastest=True)
     wanted = [Piece(source=0, targets=frozenset({3}), slot=3)]
     flow = FlowProgram(wanted, 5, clock, 2)
-    pieces, sends = flow.routes(flow.program.solve(SearchLimits()))
+    pieces, sends = flow.walks(flow.program.solve(SearchLimits()))
     assert [piece.share for piece in pieces] == [2520, 2520]
-    assert sorted((send.leg.src, send.leg.dst, send.start) for send in sends) == [
+    assert sorted((send.route.src, send.route.dst, send.start) for send in sends) == [
         (0, 1, 0.0),
         (0, 2, 0.0),
         (1, 3, 1.0),
@@ -194,13 +194,13 @@ def require_sound(pieces: tuple[Piece, ...], sends: list[TimedSend] | Any, clock
     """Every send has what it sends, every target gets its piece once, and no window of epochs is overfull."""
     there = {(p, piece.source): 0.0 for p, piece in enumerate(pieces)}
     for send in sorted(sends, key=lambda each: each.start):
-        assert there[send.piece, send.leg.src] <= send.start
-        assert (send.piece, send.leg.dst) not in there
-        there[send.piece, send.leg.dst] = send.end
+        assert there[send.piece, send.route.src] <= send.start
+        assert (send.piece, send.route.dst) not in there
+        there[send.piece, send.route.dst] = send.end
     assert all((p, t) in there for p, piece in enumerate(pieces) for t in piece.targets)
     starts: Counter[tuple[int, int]] = Counter()
     for send in sends:
-        for link in send.leg.links:
+        for link in send.route.links:
             starts[link, round(send.start)] += 1
     for link, first in starts:
         rate = clock.per_epoch[link]
@@ -213,23 +213,23 @@ def test_a_round_counts_what_is_on_its_way() -> None:
     topology = two_boxes()
     problem = Problem(topology, Collective.ALL_GATHER)
     copying = copying_part(problem, 1, backwards=False)
-    clock = Clock.of(topology, legs_of(topology), chunk_bytes=10**6, fastest=True)
-    slow = next(leg for leg in clock.legs if leg.crosses and leg.src == 0)
-    transit = clock.transit[clock.legs.index(slow)]
-    before = [TimedSend(piece=0, leg=slow, start=0.0, end=float(transit))]
+    clock = Clock.of(topology, routes_of(topology), chunk_bytes=10**6, fastest=True)
+    slow = next(route for route in clock.routes if route.crosses and route.src == 0)
+    transit = clock.transit[clock.routes.index(slow)]
+    before = [TimedSend(piece=0, route=slow, start=0.0, end=float(transit))]
     part = CopyProgram(copying.pieces, 4, clock, 3, before=before, first=1, final=False)
     sends = part.sends(part.program.solve(SearchLimits()))
-    assert not [send for send in sends if send.piece == 0 and send.leg.dst == slow.dst]
-    again = [send for send in sends if send.leg is slow]
+    assert not [send for send in sends if send.piece == 0 and send.route.dst == slow.dst]
+    again = [send for send in sends if send.route is slow]
     assert all(send.start >= 4 for send in again)
 
 
 def test_useless_sends_are_pruned() -> None:
     ring = preset("ring", gpus=4)
-    by_ends = {(leg.src, leg.dst): leg for leg in legs_of(ring)}
+    by_ends = {(route.src, route.dst): route for route in routes_of(ring)}
     pieces = (Piece(source=0, targets=frozenset({1}), slot=0),)
-    sends = [TimedSend(piece=0, leg=by_ends[ends], start=0.0, end=1.0) for ends in ((0, 1), (0, 3))]
-    assert [send.leg.dst for send in pruned(pieces, sends)] == [1]
+    sends = [TimedSend(piece=0, route=by_ends[ends], start=0.0, end=1.0) for ends in ((0, 1), (0, 3))]
+    assert [send.route.dst for send in pruned(pieces, sends)] == [1]
 
 
 def test_latency_takes_epochs() -> None:

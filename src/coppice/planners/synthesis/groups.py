@@ -23,8 +23,8 @@ from coppice.display import Shown
 from coppice.errors import CheckError, InputError, UnreachableError
 from coppice.planners.synthesis.method import Request
 from coppice.planners.synthesis.p2.group_bounds import groups_bound
-from coppice.planners.synthesis.tacos.channels import channels_of
 from coppice.planners.synthesis.tacos.matching import Attempts, BestAttempt, Demand, TacosOptions
+from coppice.planners.synthesis.tacos.routes import chunk_routes_of
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
 from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
@@ -180,10 +180,10 @@ def synthesize_groups(
     deadline = None if time_limit_s is None else time.monotonic() + time_limit_s
     request = Request(problem=problem, options=options, seed=seed, deadline=deadline, on_progress=on_stage)
     search = Attempts(request, demand, each * pairs)
-    channels = channels_of(topology, None, (len(source) + 1) * (ranks + 1))
+    routes = chunk_routes_of(topology, None, (len(source) + 1) * (ranks + 1))
     parts: list[BestAttempt] = []
     for turned in _ways(what):
-        found = search.best(channels.turned() if turned else channels)
+        found = search.best(routes.turned() if turned else routes)
         if found is None:
             if search.interrupted:
                 raise KeyboardInterrupt
@@ -198,11 +198,11 @@ def synthesize_groups(
         )
     whole = parts[0].transfers if len(parts) == 1 else joined(parts[0].transfers, parts[1].transfers)
     plans = [
-        _plan(topology, what, group, whole, of_rank, number, each, channels)
+        _plan(topology, what, group, whole, of_rank, number, each, routes)
         for number, group in enumerate(groups)
     ]
     members = len(groups[0])
-    span = sum(part.time for part in parts) * channels.unit
+    span = sum(part.time for part in parts) * routes.unit
     return GroupPlans(
         topology=topology,
         collective=what,
@@ -230,7 +230,7 @@ def _plan(
     of_rank: Any,
     number: int,
     chunks: int,
-    channels: Any,
+    routes: Any,
 ) -> Plan:
     """The verified plan of a group, from the transfers of all."""
     own = of_rank[whole.src] == number
@@ -251,8 +251,8 @@ def _plan(
         problem,
         transfers,
         chunk_slot=np.repeat(np.arange(len(group), dtype=np.int64), chunks),
-        path_start=channels.path_start,
-        path_nodes=channels.path_nodes,
+        path_start=routes.path_start,
+        path_nodes=routes.path_nodes,
     )
     plan = Plan(
         problem=problem,

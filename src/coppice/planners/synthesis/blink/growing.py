@@ -13,7 +13,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.synthesis.blink.packings import Packed
-from coppice.planners.synthesis.blink.routes import Route
+from coppice.planners.synthesis.blink.routes import EdgeRoute
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase
 
@@ -28,7 +28,7 @@ class GrowingForest:
     _phases: list[Phase] = field(default_factory=list)
     _edges: list[list[tuple[int, ...]]] = field(default_factory=list)
 
-    def add(self, root: int, edges: Sequence[Route], weight: Fraction) -> None:
+    def add(self, root: int, edges: Sequence[EdgeRoute], weight: Fraction) -> None:
         """Add a tree, in both directions for an all-reduce.
 
         Args:

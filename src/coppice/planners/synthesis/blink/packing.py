@@ -22,7 +22,7 @@ from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.synthesis.blink.growing import GrowingForest
 from coppice.planners.synthesis.blink.packings import Packed, exact_packing, weighted_packing
-from coppice.planners.synthesis.blink.routes import EdgeRoutes, Fabric, Route, one_hop, routes_between
+from coppice.planners.synthesis.blink.routes import EdgeRoute, EdgeRoutes, Fabric, one_hop, routes_between
 from coppice.planners.synthesis.blink.whole import whole_packing
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.schedule.forest import Forest
@@ -37,7 +37,7 @@ class LocalTrees:
 
     members: tuple[int, ...]  # Its ranks
     routes: EdgeRoutes  # What tree edges run over inside
-    trees: tuple[tuple[Route, ...], ...]  # Edges of each tree
+    trees: tuple[tuple[EdgeRoute, ...], ...]  # Edges of each tree
     shares: tuple[Fraction, ...]  # Share of the data of each; they add up to 1
 
 
@@ -54,7 +54,7 @@ def machines_of(topology: Topology) -> list[tuple[int, ...]]:
 
 def partition_roots(
     topology: Topology, machines: Sequence[tuple[int, ...]]
-) -> tuple[list[list[int]], dict[tuple[int, int], Route]]:
+) -> tuple[list[list[int]], dict[tuple[int, int], EdgeRoute]]:
     """Roots of each partition, one per machine, and the links between them."""
     routes = routes_between(topology, range(topology.num_ranks), Collective.ALL_REDUCE)
     at = {(route.parent, route.child): route for route in routes.routes}
@@ -83,7 +83,7 @@ def grow_three_phases(
     forest: GrowingForest,
     machines: Sequence[LocalTrees],
     roots: Sequence[Sequence[int]],  # For each partition its root in every machine
-    across: dict[tuple[int, int], Route],
+    across: dict[tuple[int, int], EdgeRoute],
 ) -> int:
     """Add the trees of all three phases; return their number."""
     partitions = [Fraction(p, len(roots)) for p in range(len(roots))]
@@ -118,7 +118,7 @@ def _falls_on(starts: Sequence[Fraction], place: Fraction) -> int:
     return max(number for number, start in enumerate(starts) if start <= place)
 
 
-def _hung(tree: Sequence[Route], root: int, machine: LocalTrees) -> list[Route]:
+def _hung(tree: Sequence[EdgeRoute], root: int, machine: LocalTrees) -> list[EdgeRoute]:
     """The edges of a tree hung from ``root``, parents before children."""
     at = {(route.parent, route.child): route for route in machine.routes.routes}
     beside: dict[int, list[int]] = {}
@@ -340,7 +340,9 @@ def _fabrics(problem: Problem, options: BlinkOptions, root: int) -> list[Fabric]
     return spanning or [Fabric.TOGETHER]
 
 
-def _one_hop_trees(routes: EdgeRoutes, root: int, collective: Collective) -> list[tuple[int, list[Route]]]:
+def _one_hop_trees(
+    routes: EdgeRoutes, root: int, collective: Collective
+) -> list[tuple[int, list[EdgeRoute]]]:
     """Trees on one switch: every GPU the root of its share, or fed by the root with it."""
     at = {(route.parent, route.child): route for route in routes.routes}
     members = routes.members

@@ -25,7 +25,7 @@ from coppice.bounds.lp.simplex import solve_in_integers
 from coppice.bounds.network import is_small
 from coppice.display import Brief
 from coppice.errors import CoppiceError, UnreachableError
-from coppice.planners.synthesis.blink.routes import EdgeRoutes, Route
+from coppice.planners.synthesis.blink.routes import EdgeRoute, EdgeRoutes
 
 Length = TypeVar("Length", float, Fraction)
 
@@ -111,17 +111,17 @@ class Packed(Brief):
         """Sum of the rates in GB/s."""
         return sum(self.rates, Fraction(0))
 
-    def edges(self, tree: int) -> list[Route]:
+    def edges(self, tree: int) -> list[EdgeRoute]:
         """Edges of a tree, parents before children."""
         left = [self.routes.routes[each] for each in self.trees[tree]]
         return _from_root(left, self.root)
 
 
-def _from_root(routes: list[Route], root: int) -> list[Route]:
-    below: dict[int, list[Route]] = {}
+def _from_root(routes: list[EdgeRoute], root: int) -> list[EdgeRoute]:
+    below: dict[int, list[EdgeRoute]] = {}
     for route in routes:
         below.setdefault(route.parent, []).append(route)
-    ordered: list[Route] = []
+    ordered: list[EdgeRoute] = []
     level = [root]
     while level:
         found = [route for rank in level for route in below.get(rank, ())]

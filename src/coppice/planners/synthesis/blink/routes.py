@@ -34,8 +34,8 @@ class Fabric(StrEnum):
 
 
 @dataclass(frozen=True, slots=True)
-class Route:
-    """Route of a tree edge."""
+class EdgeRoute:
+    """EdgeRoute of a tree edge."""
 
     parent: int  # Rank nearer to the root
     child: int  # The other rank
@@ -50,7 +50,7 @@ class EdgeRoutes(Brief):
 
     topology: Topology  # The whole topology
     members: tuple[int, ...]  # The ranks, ascending
-    routes: tuple[Route, ...]  # At most one for each ordered pair, sorted by parent and child
+    routes: tuple[EdgeRoute, ...]  # At most one for each ordered pair, sorted by parent and child
 
     def unreached(self, root: int) -> int | None:
         """A member that no tree from ``root`` can reach, or None."""
@@ -107,10 +107,10 @@ def routes_between(
             up = ()
         if up is None:
             continue
-        routes.append(Route(u, v, down, up, _loaded(topology, collective, down, up)))
+        routes.append(EdgeRoute(u, v, down, up, _loaded(topology, collective, down, up)))
     if collective is Collective.REDUCE:  # an edge needs the way up alone
         routes += [
-            Route(u, v, (), up, _loaded(topology, collective, (), up))
+            EdgeRoute(u, v, (), up, _loaded(topology, collective, (), up))
             for (v, u), up in sorted(paths.items())
             if (u, v) not in paths
         ]

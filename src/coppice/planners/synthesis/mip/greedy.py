@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import UnreachableError
-from coppice.planners.synthesis.mip.legs import Leg
+from coppice.planners.synthesis.mip.routes import Route
 from coppice.planners.synthesis.mip.timed import Piece, TimedSend
 
 _FAR = 1e15
@@ -29,12 +29,12 @@ class LinkUse:
     period: float  # Time until as many may begin again
 
 
-def distances(ranks: int, legs: Sequence[Leg], transit: Sequence[float]) -> NDArray[np.float64]:
+def distances(ranks: int, routes: Sequence[Route], transit: Sequence[float]) -> NDArray[np.float64]:
     """Shortest time from rank to rank."""
     dist: NDArray[np.float64] = np.full((ranks, ranks), _FAR)
     np.fill_diagonal(dist, 0.0)
-    for leg, time in zip(legs, transit, strict=True):
-        dist[leg.src, leg.dst] = min(dist[leg.src, leg.dst], time)
+    for route, time in zip(routes, transit, strict=True):
+        dist[route.src, route.dst] = min(dist[route.src, route.dst], time)
     for k in range(ranks):
         np.minimum(dist, dist[:, k, None] + dist[None, k, :], out=dist)
     return dist
@@ -43,19 +43,19 @@ def distances(ranks: int, legs: Sequence[Leg], transit: Sequence[float]) -> NDAr
 def greedy_sends(
     pieces: Sequence[Piece],
     ranks: int,
-    legs: Sequence[Leg],
-    transit: Sequence[float],  # Time from start to arrival on each leg
-    # What a send over each leg takes of the resources that it uses, by their numbers
+    routes: Sequence[Route],
+    transit: Sequence[float],  # Time from start to arrival on each route
+    # What a send over each route takes of the resources that it uses, by their numbers
     use: Sequence[dict[int, LinkUse]],
     *,
     seed: int = 0,
     jitter: float = 0.0,  # Share by which nearness is varied at random
-    allowed: NDArray[np.bool_] | None = None,  # `allowed[p, l]`: piece p may take leg l; None: any
+    allowed: NDArray[np.bool_] | None = None,  # `allowed[p, l]`: piece p may take route l; None: any
 ) -> list[TimedSend]:
     """Greedy sends that bring every chunk to all of its targets."""
     chance = random.Random(seed)
     count = len(pieces)
-    nearness = _Nearness(pieces, ranks, legs, transit, allowed)
+    nearness = _Nearness(pieces, ranks, routes, transit, allowed)
     unmet: NDArray[np.bool_] = np.zeros((count, ranks), dtype=np.bool_)
     arrives: NDArray[np.float64] = np.full((count, ranks), _FAR)
     near: NDArray[np.float64] = np.empty((count, ranks))
@@ -66,31 +66,33 @@ def greedy_sends(
     if (unmet & (near >= _FAR)).any():
         p, target = np.argwhere(unmet & (near >= _FAR))[0].tolist()
         raise UnreachableError(
-            f"expected legs from rank {pieces[p].source} to rank {target}, found none: add a link or a sender."
+            f"expected routes from rank {pieces[p].source} to rank {target}, found none: add a link or a sender."
         )
     used: dict[int, tuple[float, int]] = {}
     events = [0.0]
     sends: list[TimedSend] = []
-    leg_src = np.array([leg.src for leg in legs], dtype=np.int64)
-    leg_dst = np.array([leg.dst for leg in legs], dtype=np.int64)
-    crosses = np.array([leg.crosses for leg in legs], dtype=np.bool_)
-    together = _together(ranks, legs)
+    route_src = np.array([route.src for route in routes], dtype=np.int64)
+    route_dst = np.array([route.dst for route in routes], dtype=np.int64)
+    crosses = np.array([route.crosses for route in routes], dtype=np.bool_)
+    together = _together(ranks, routes)
     while unmet.any():
         if not events:
             raise UnreachableError(
-                "expected the sketch to let every piece reach its ranks, found one that is stuck: allow more legs."
+                "expected the sketch to let every piece reach its ranks, found one that is stuck: allow more routes."
             )
         now = heapq.heappop(events)
         while events and events[0] <= now:
             heapq.heappop(events)
-        free = np.array([_free(used, use[each], now) for each in range(len(legs))], dtype=np.bool_)
+        free = np.array([_free(used, use[each], now) for each in range(len(routes))], dtype=np.bool_)
         if not free.any():
             continue
         gain = nearness.gains(near, unmet)
         there = arrives <= now
-        worth = np.where(there[:, leg_src] & (arrives[:, leg_dst] >= _FAR) & free, gain[:, leg_dst], 0.0)
+        worth = np.where(
+            there[:, route_src] & (arrives[:, route_dst] >= _FAR) & free, gain[:, route_dst], 0.0
+        )
         # What is in a box, or on the way there, is passed on inside.
-        worth[:, crosses] *= ~((arrives < _FAR).astype(np.int64) @ together > 0)[:, leg_dst[crosses]]
+        worth[:, crosses] *= ~((arrives < _FAR).astype(np.int64) @ together > 0)[:, route_dst[crosses]]
         if allowed is not None:
             worth *= allowed
         holders = (arrives < _FAR).sum(axis=1)
@@ -108,19 +110,19 @@ def greedy_sends(
         heapq.heapify(keyed)
         while keyed:
             _, _, _, p, each = heapq.heappop(keyed)
-            leg = legs[each]
-            if arrives[p, leg.dst] < _FAR or not _free(used, use[each], now):
+            route = routes[each]
+            if arrives[p, route.dst] < _FAR or not _free(used, use[each], now):
                 continue
-            if leg.crosses and (arrives[p, together[:, leg.dst]] < _FAR).any():
+            if route.crosses and (arrives[p, together[:, route.dst]] < _FAR).any():
                 continue
             dist = nearness.of(p)
-            if not (unmet[p] & (dist[leg.dst] < near[p])).any():
+            if not (unmet[p] & (dist[route.dst] < near[p])).any():
                 continue
             arrival = now + transit[each]
-            arrives[p, leg.dst] = arrival
-            unmet[p, leg.dst] = False
-            near[p] = np.minimum(near[p], dist[leg.dst])
-            sends.append(TimedSend(piece=p, leg=leg, start=now, end=arrival))
+            arrives[p, route.dst] = arrival
+            unmet[p, route.dst] = False
+            near[p] = np.minimum(near[p], dist[route.dst])
+            sends.append(TimedSend(piece=p, route=route, start=now, end=arrival))
             heapq.heappush(events, arrival)
             for resource, taken in use[each].items():
                 since, number = used.get(resource, (-_FAR, 0))
@@ -132,17 +134,17 @@ def greedy_sends(
 
 
 class _Nearness:
-    """How far ranks are from each other for each piece, over the legs that it may take."""
+    """How far ranks are from each other for each piece, over the routes that it may take."""
 
     def __init__(
         self,
         pieces: Sequence[Piece],
         ranks: int,
-        legs: Sequence[Leg],
+        routes: Sequence[Route],
         transit: Sequence[float],
         allowed: NDArray[np.bool_] | None,
     ) -> None:
-        rows = np.ones((1, len(legs)), dtype=np.bool_)
+        rows = np.ones((1, len(routes)), dtype=np.bool_)
         self._kind: NDArray[np.int64] = np.zeros(len(pieces), dtype=np.int64)
         if allowed is not None:
             rows, kind = np.unique(allowed, axis=0, return_inverse=True)
@@ -150,7 +152,7 @@ class _Nearness:
         self._dist: list[NDArray[np.float64]] = []
         for row in rows:
             ways = np.flatnonzero(row).tolist()
-            self._dist.append(distances(ranks, [legs[i] for i in ways], [transit[i] for i in ways]))
+            self._dist.append(distances(ranks, [routes[i] for i in ways], [transit[i] for i in ways]))
         self._target = (
             np.array([next(iter(piece.targets)) for piece in pieces], dtype=np.int64)
             if pieces and all(len(piece.targets) == 1 for piece in pieces)
@@ -176,9 +178,9 @@ class _Nearness:
         return gain
 
 
-def _together(ranks: int, legs: Sequence[Leg]) -> NDArray[np.bool_]:
+def _together(ranks: int, routes: Sequence[Route]) -> NDArray[np.bool_]:
     """Whether two ranks reach each other without leaving their box."""
-    inside = [leg for leg in legs if not leg.crosses]
+    inside = [route for route in routes if not route.crosses]
     near = distances(ranks, inside, [1.0] * len(inside)) < _FAR
     return near & near.T
 

@@ -15,7 +15,7 @@ import numpy as np
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.synthesis.mip.legs import Leg
+from coppice.planners.synthesis.mip.routes import Route
 from coppice.rows import offsets
 from coppice.schedule.columns import num_slots
 from coppice.schedule.schedule import Op, Schedule
@@ -56,7 +56,7 @@ class TimedSend:
     """A chunk on a route at a time."""
 
     piece: int  # Number of the piece
-    leg: Leg  # The way that it takes
+    route: Route  # The way that it takes
     start: float  # When it leaves, in any unit
     end: float  # When it has arrived
     op: Op = Op.COPY  # What the receiver does
@@ -138,7 +138,11 @@ def combined(
         if backwards:
             own = [
                 replace(
-                    send, leg=send.leg.turned(), start=last - send.end, end=last - send.start, op=Op.REDUCE
+                    send,
+                    route=send.route.turned(),
+                    start=last - send.end,
+                    end=last - send.start,
+                    op=Op.REDUCE,
                 )
                 for send in own
             ]
@@ -159,8 +163,10 @@ def _schedule(problem: Problem, pieces: Sequence[Piece], sends: Sequence[TimedSe
     topology = problem.topology
     order = sorted(range(len(pieces)), key=lambda p: (pieces[p].slot, pieces[p].number, p))
     chunk_of = {piece: chunk for chunk, piece in enumerate(order)}
-    rows = sorted(sends, key=lambda s: (s.start, s.end, chunk_of[s.piece], s.leg.src, s.leg.dst, s.leg.nodes))
-    paths = {nodes: number for number, nodes in enumerate(dict.fromkeys(s.leg.nodes for s in rows))}
+    rows = sorted(
+        sends, key=lambda s: (s.start, s.end, chunk_of[s.piece], s.route.src, s.route.dst, s.route.nodes)
+    )
+    paths = {nodes: number for number, nodes in enumerate(dict.fromkeys(s.route.nodes for s in rows))}
     slots = num_slots(problem.collective, topology.num_ranks)
     return Schedule(
         topology=topology,
@@ -169,11 +175,11 @@ def _schedule(problem: Problem, pieces: Sequence[Piece], sends: Sequence[TimedSe
         slot_weight=np.ones(slots, dtype=np.int64),
         chunk_slot=np.array([pieces[p].slot for p in order], dtype=np.int32),
         chunk_share=np.array([pieces[p].share for p in order], dtype=np.int64),
-        src=np.array([s.leg.src for s in rows], dtype=np.int32),
-        dst=np.array([s.leg.dst for s in rows], dtype=np.int32),
+        src=np.array([s.route.src for s in rows], dtype=np.int32),
+        dst=np.array([s.route.dst for s in rows], dtype=np.int32),
         chunk=np.array([chunk_of[s.piece] for s in rows], dtype=np.int32),
         op=np.array([s.op for s in rows], dtype=np.int8),
-        path=np.array([paths[s.leg.nodes] for s in rows], dtype=np.int32),
+        path=np.array([paths[s.route.nodes] for s in rows], dtype=np.int32),
         step=np.full(len(rows), -1, dtype=np.int32),
         after_start=np.zeros(len(rows) + 1, dtype=np.int64),
         after=np.zeros(0, dtype=np.int32),

@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 from coppice.decoding import decode_json
 from coppice.errors import InputError, UnreachableError
 from coppice.files import read_bytes
-from coppice.planners.synthesis.mip.legs import Leg, leg_of, legs_of
+from coppice.planners.synthesis.mip.routes import Route, route_of, routes_of
 from coppice.planners.synthesis.mip.timed import Piece
 from coppice.planners.synthesis.taccl.sketch import (
     CommunicationSketch,
@@ -111,66 +111,66 @@ class SketchedNetwork:
     topology: Topology  # The network
     sketch: CommunicationSketch  # The sketch
     gpus: int  # GPUs of a box
-    legs: tuple[Leg, ...]  # The ways that the sketch leaves
-    alpha: tuple[float, ...]  # Latency of each leg in microseconds
-    beta: tuple[float, ...]  # Time of a chunk on each leg, without it
-    # For each leg, its links and the ports of the sketch's switches by number, with the time of a chunk there
+    routes: tuple[Route, ...]  # The ways that the sketch leaves
+    alpha: tuple[float, ...]  # Latency of each route in microseconds
+    beta: tuple[float, ...]  # Time of a chunk on each route, without it
+    # For each route, its links and the ports of the sketch's switches by number, with the time of a chunk there
     use: tuple[dict[int, float], ...]
 
     @classmethod
     def of(cls, topology: Topology, sketch: CommunicationSketch, costs: Costs) -> SketchedNetwork:
         """Routes of ``topology`` that ``sketch`` allows."""
         gpus = max(1, topology.num_ranks // sketch.nnodes)
-        legs = [leg for leg in legs_of(topology) if leg.src // gpus == leg.dst // gpus]
-        legs += _between(topology, sketch, gpus)
-        inside = [leg for leg in legs if leg.src // gpus == leg.dst // gpus]
-        rates = tuple(sorted({leg.gb_per_s for leg in inside}, reverse=True))
-        crosses = len(inside) < len(legs)
+        routes = [route for route in routes_of(topology) if route.src // gpus == route.dst // gpus]
+        routes += _between(topology, sketch, gpus)
+        inside = [route for route in routes if route.src // gpus == route.dst // gpus]
+        rates = tuple(sorted({route.gb_per_s for route in inside}, reverse=True))
+        crosses = len(inside) < len(routes)
         profile = (
             None if costs.profile is None else read_profile(costs.profile, gpus, len(rates), crosses=crosses)
         )
         alpha, beta = [], []
-        for leg in legs:
-            remote = leg.src // gpus != leg.dst // gpus
+        for route in routes:
+            remote = route.src // gpus != route.dst // gpus
             given = costs.remote_alpha_us if remote else costs.alpha_us
             if profile is None:
-                latency = leg.latency_us
-                time = float(costs.chunk_bytes / (1000 * leg.gb_per_s))
+                latency = route.latency_us
+                time = float(costs.chunk_bytes / (1000 * route.gb_per_s))
             elif remote:
                 latency, time = profile.remote_alpha or 0.0, profile.remote_beta or 0.0
             else:
                 latency = profile.alpha
-                time = profile.inside(leg.src % gpus, leg.dst % gpus, leg.gb_per_s, rates)
+                time = profile.inside(route.src % gpus, route.dst % gpus, route.gb_per_s, rates)
             alpha.append(latency if given is None else given)
             beta.append(time)
-        ports = _ports(topology, sketch, gpus, legs)
+        ports = _ports(topology, sketch, gpus, routes)
         use = []
-        for number, leg in enumerate(legs):
+        for number, route in enumerate(routes):
             own = {
-                e: beta[number] * float(leg.gb_per_s / topology.gb_per_s(e)) for e in leg.links
+                e: beta[number] * float(route.gb_per_s / topology.gb_per_s(e)) for e in route.links
             }  # wider links are busy for less
             use.append(own | dict.fromkeys(ports[number], beta[number]))
         return cls(
             topology=topology,
             sketch=sketch,
             gpus=gpus,
-            legs=tuple(legs),
+            routes=tuple(routes),
             alpha=tuple(alpha),
             beta=tuple(beta),
             use=tuple(use),
         )
 
-    def cost(self, leg: int) -> float:
+    def cost(self, route: int) -> float:
         """Cost alpha + beta of a chunk on a route."""
-        return self.alpha[leg] + self.beta[leg]
+        return self.alpha[route] + self.beta[route]
 
-    def occupied(self, leg: int) -> dict[int, float]:
+    def occupied(self, route: int) -> dict[int, float]:
         """Time that a chunk on a route occupies each link and port."""
-        return {resource: self.alpha[leg] + time for resource, time in self.use[leg].items()}
+        return {resource: self.alpha[route] + time for resource, time in self.use[route].items()}
 
-    def crosses(self, leg: int) -> bool:
+    def crosses(self, route: int) -> bool:
         """Whether a route connects two boxes."""
-        return self.legs[leg].src // self.gpus != self.legs[leg].dst // self.gpus
+        return self.routes[route].src // self.gpus != self.routes[route].dst // self.gpus
 
     def boxes_to_reach(self, piece: Piece) -> set[int]:
         """Destination boxes of a chunk."""
@@ -178,26 +178,26 @@ class SketchedNetwork:
 
     def allowed(self, pieces: Sequence[Piece]) -> NDArray[np.bool_]:
         """``[p, l]``: whether the sketch allows chunk p on route l."""
-        table: NDArray[np.bool_] = np.ones((len(pieces), len(self.legs)), dtype=np.bool_)
+        table: NDArray[np.bool_] = np.ones((len(pieces), len(self.routes)), dtype=np.bool_)
         for p, piece in enumerate(pieces):
             home = piece.source // self.gpus
             senders = self.sketch.senders_of(piece.source % self.gpus, self.gpus)
             wanted = self.boxes_to_reach(piece)
-            for number, leg in enumerate(self.legs):
-                box, other = leg.src // self.gpus, leg.dst // self.gpus
+            for number, route in enumerate(self.routes):
+                box, other = route.src // self.gpus, route.dst // self.gpus
                 if box != other:
-                    table[p, number] = box == home and other in wanted and leg.src % self.gpus in senders
+                    table[p, number] = box == home and other in wanted and route.src % self.gpus in senders
                 else:
                     table[p, number] = box == home or box in wanted
-                if leg.dst == piece.source:
+                if route.dst == piece.source:
                     table[p, number] = False
         return table
 
 
-def _between(topology: Topology, sketch: CommunicationSketch, gpus: int) -> list[Leg]:
-    """The legs between boxes that the sketch names."""
+def _between(topology: Topology, sketch: CommunicationSketch, gpus: int) -> list[Route]:
+    """The routes between boxes that the sketch names."""
     router = Router(topology)
-    legs = []
+    routes = []
     connections = sketch.connections(gpus)
     boxes = range(sketch.nnodes)
     for a, b in product(boxes, boxes):
@@ -207,27 +207,29 @@ def _between(topology: Topology, sketch: CommunicationSketch, gpus: int) -> list
             for receiver in receivers:
                 src, dst = a * gpus + sender, b * gpus + receiver
                 try:
-                    legs.append(leg_of(topology, router.path(src, dst)))
+                    routes.append(route_of(topology, router.path(src, dst)))
                 except UnreachableError as error:
                     place = "$.internode_sketch.internode_conn"
                     raise InputError(
                         f"the sketch connects rank {src} with rank {dst} at {place}: {error}"
                     ) from None
-    return legs
+    return routes
 
 
 def _ports(
-    topology: Topology, sketch: CommunicationSketch, gpus: int, legs: Sequence[Leg]
+    topology: Topology, sketch: CommunicationSketch, gpus: int, routes: Sequence[Route]
 ) -> list[list[int]]:
-    """Ports of the sketch's switches that each leg uses, numbered after the links."""
-    found: list[list[int]] = [[] for _ in legs]
+    """Ports of the sketch's switches that each route uses, numbered after the links."""
+    found: list[list[int]] = [[] for _ in routes]
     if sketch.intranode_sketch.strategy != "switch":
         return found
     for i, members in enumerate(sketch.intranode_sketch.switches):
-        for number, leg in enumerate(legs):
-            if leg.src // gpus == leg.dst // gpus and {leg.src % gpus, leg.dst % gpus} <= set(members):
+        for number, route in enumerate(routes):
+            if route.src // gpus == route.dst // gpus and {route.src % gpus, route.dst % gpus} <= set(
+                members
+            ):
                 first = topology.num_links + 2 * i * topology.num_ranks
-                found[number] = [first + 2 * leg.src, first + 2 * leg.dst + 1]
+                found[number] = [first + 2 * route.src, first + 2 * route.dst + 1]
     return found
 
 
@@ -247,24 +249,27 @@ def suited_sketch(topology: Topology) -> CommunicationSketch:
     gpus = ranks // count if count and ranks % count == 0 else 0
     if not gpus or count == 1 or boxes != [boxes[box * gpus] for box in range(count) for _ in range(gpus)]:
         return CommunicationSketch(nnodes=1, intranode_sketch=IntranodeSketch(strategy="none"))
-    legs = legs_of(topology)
-    crossing = [leg for leg in legs if leg.src // gpus == 0 and leg.dst // gpus == 1]
+    routes = routes_of(topology)
+    crossing = [route for route in routes if route.src // gpus == 0 and route.dst // gpus == 1]
     if not crossing:
         return CommunicationSketch(nnodes=1, intranode_sketch=IntranodeSketch(strategy="none"))
-    chosen = _apart([leg for leg in crossing if leg.src % gpus == leg.dst % gpus])
+    chosen = _apart([route for route in crossing if route.src % gpus == route.dst % gpus])
     if len(chosen) < 2:
-        chosen = _apart(sorted(crossing, key=lambda leg: leg.src % gpus == leg.dst % gpus))
-    conn: dict[str, tuple[int, ...]] = {str(leg.src % gpus): (leg.dst % gpus,) for leg in chosen}
+        chosen = _apart(sorted(crossing, key=lambda route: route.src % gpus == route.dst % gpus))
+    conn: dict[str, tuple[int, ...]] = {str(route.src % gpus): (route.dst % gpus,) for route in chosen}
     sketch = CommunicationSketch(
         nnodes=count,
         intranode_sketch=IntranodeSketch(strategy="none"),
         internode_sketch=InternodeSketch(strategy="relay", internode_conn=conn),
         hyperparameters=Hyperparameters(),
     )
-    pairs = {(leg.src, leg.dst): (leg.gb_per_s, leg.latency_us) for leg in legs if not leg.crosses}
+    pairs = {
+        (route.src, route.dst): (route.gb_per_s, route.latency_us) for route in routes if not route.crosses
+    }
     try:
         pairs |= {
-            (leg.src, leg.dst): (leg.gb_per_s, leg.latency_us) for leg in _between(topology, sketch, gpus)
+            (route.src, route.dst): (route.gb_per_s, route.latency_us)
+            for route in _between(topology, sketch, gpus)
         }
     except InputError:
         return CommunicationSketch(nnodes=1, intranode_sketch=IntranodeSketch(strategy="none"))
@@ -274,20 +279,20 @@ def suited_sketch(topology: Topology) -> CommunicationSketch:
     return msgspec.structs.replace(sketch, symmetry_offsets=tuple(valid))
 
 
-def _apart(legs: Sequence[Leg]) -> list[Leg]:
-    """Legs, the first ones first, that share no link and no GPU."""
-    chosen: list[Leg] = []
-    for leg in legs:
+def _apart(routes: Sequence[Route]) -> list[Route]:
+    """Routes, the first ones first, that share no link and no GPU."""
+    chosen: list[Route] = []
+    for route in routes:
         if all(
-            not set(leg.links) & set(other.links) and leg.src != other.src and leg.dst != other.dst
+            not set(route.links) & set(other.links) and route.src != other.src and route.dst != other.dst
             for other in chosen
         ):
-            chosen.append(leg)
+            chosen.append(route)
     return chosen
 
 
 def _symmetric(pairs: Mapping[tuple[int, int], object], offset: int, size: int) -> bool:
-    """Whether turning takes every leg to one that is alike, those between groups included: they bind the rest."""
+    """Whether turning takes every route to one that is alike, those between groups included: they bind the rest."""
     return all(
         pairs.get((turned_rank(src, offset, size), turned_rank(dst, offset, size))) == kind
         for (src, dst), kind in pairs.items()

@@ -1,7 +1,7 @@
 """Stages 1 and 2 of TACCL: route the chunks by a mixed-integer program, and order them on every link.
 
-Routing is a mixed-integer program without an order on links. ``sent[p, l]``: piece p takes leg l. ``start[p, v]``: the
-least time at which it can be at rank v. A link that is used by several pieces only says how long all of them take
+Routing is a mixed-integer program without an order on links. ``sent[p, l]``: piece p takes route l. ``start[p, v]``:
+the least time at which it can be at rank v. A link that is used by several pieces only says how long all of them take
 together: the program is relaxed in bandwidth (NSDI'23, section 5.1). Variables that the sketch's symmetries take to
 each other are one.
 
@@ -26,8 +26,8 @@ from coppice.planners.synthesis.mip.timed import Copying, Piece
 from coppice.planners.synthesis.taccl.network import SketchedNetwork
 from coppice.planners.synthesis.taccl.sketch import turned_rank
 
-Route = dict[tuple[int, int], int]
-"""Leg on which a piece comes to a rank, by piece and rank."""
+Hops = dict[tuple[int, int], int]
+"""Route on which a piece comes to a rank, by piece and rank."""
 
 _MU = 0.01
 _HALF = 0.5
@@ -38,7 +38,7 @@ class RoutingProgram:
 
     Args:
         copying: What has to be where.
-        network: The legs of the sketch.
+        network: The routes of the sketch.
         horizon: A time in which it can be done.
         least: A time in which it cannot be done faster.
 
@@ -53,7 +53,7 @@ class RoutingProgram:
         self._horizon = horizon
         self._keys = _Classes()
         self._columns: dict[tuple[int, ...], int] = {}
-        self._number_of = {(leg.src, leg.dst): number for number, leg in enumerate(network.legs)}
+        self._number_of = {(route.src, route.dst): number for number, route in enumerate(network.routes)}
         self._images: dict[int, list[tuple[int, list[int]]]] = {}
         allowed = self._ways()
         self._legs_of: list[list[int]] = [np.flatnonzero(row).tolist() for row in allowed]
@@ -62,9 +62,9 @@ class RoutingProgram:
             self._join_symmetric()
         farthest = least
         for p, piece in enumerate(self._pieces):
-            legs = [network.legs[number] for number in self._legs_of[p]]
+            routes = [network.routes[number] for number in self._legs_of[p]]
             times = [network.cost(number) for number in self._legs_of[p]]
-            dist = distances(self._ranks, legs, times)
+            dist = distances(self._ranks, routes, times)
             farthest = max([farthest, *(float(dist[piece.source, t]) for t in piece.targets)])
         self._time = self.program.column(cost=1.0, lower=min(farthest, horizon), upper=horizon)
         for p in range(len(self._pieces)):
@@ -72,17 +72,17 @@ class RoutingProgram:
         self._add_loads()
 
     def _ways(self) -> np.ndarray:
-        """Legs of each piece: those that the sketch allows, between ranks on a path with the fewest legs."""
+        """Routes of each piece: those that the sketch allows, between ranks on a path with the fewest routes."""
         network = self._network
         table = network.allowed(self._pieces)
         for p, piece in enumerate(self._pieces):
-            legs = [network.legs[number] for number in np.flatnonzero(table[p])]
-            hops = distances(self._ranks, legs, [1.0] * len(legs))
+            routes = [network.routes[number] for number in np.flatnonzero(table[p])]
+            hops = distances(self._ranks, routes, [1.0] * len(routes))
             near = np.zeros(self._ranks, dtype=np.bool_)
             for target in piece.targets:
                 near |= hops[piece.source] + hops[:, target] <= hops[piece.source, target]
-            for number, leg in enumerate(network.legs):
-                table[p, number] &= near[leg.src] and near[leg.dst]
+            for number, route in enumerate(network.routes):
+                table[p, number] &= near[route.src] and near[route.dst]
         return table
 
     def _join_symmetric(self) -> None:
@@ -101,20 +101,21 @@ class RoutingProgram:
                 self._images.setdefault(p, []).append((q, turned_ranks))
                 for v in range(self._ranks):
                     self._keys.join((p, v), (q, turned_ranks[v]))
-                for leg in network.legs:
-                    if leg.src // size != leg.dst // size:
+                for route in network.routes:
+                    if route.src // size != route.dst // size:
                         continue
-                    turned = turned_ranks[leg.src], turned_ranks[leg.dst]
+                    turned = turned_ranks[route.src], turned_ranks[route.dst]
                     if turned not in number_of:
                         raise InputError(
                             f"expected $.symmetry_offsets[{i}] to be a symmetry, found that it takes the link from "
-                            f"rank {leg.src} to rank {leg.dst} to ranks {turned[0]} and {turned[1]}, which have none."
+                            f"rank {route.src} to rank {route.dst} to ranks {turned[0]} and {turned[1]}, which have "
+                            "none."
                         )
-                    self._keys.join((p, leg.src, leg.dst), (q, *turned))
+                    self._keys.join((p, route.src, route.dst), (q, *turned))
 
     def _sent(self, p: int, number: int) -> int:
-        leg = self._network.legs[number]
-        key = self._keys.name_of((p, leg.src, leg.dst))
+        route = self._network.routes[number]
+        key = self._keys.name_of((p, route.src, route.dst))
         if key not in self._columns:
             self._columns[key] = self.program.column(upper=1.0, whole=True)
         return self._columns[key]
@@ -138,7 +139,7 @@ class RoutingProgram:
         piece, network, far = self._pieces[p], self._network, self._horizon
         into: dict[int, list[int]] = defaultdict(list)
         for number in self._legs_of[p]:
-            into[network.legs[number].dst].append(number)
+            into[network.routes[number].dst].append(number)
         for v in range(self._ranks):
             if v == piece.source:
                 continue
@@ -153,18 +154,18 @@ class RoutingProgram:
             if wanted:
                 self._row([(self._time, 1.0), (self._start(p, v), -1.0)], least=0.0)
             for number in self._legs_of[p]:
-                if network.legs[number].src == v and not wanted:
+                if network.routes[number].src == v and not wanted:
                     self._row([(self._sent(p, number), 1.0), *((c, -x) for c, x in ways)], most=0.0)
         for number in self._legs_of[p]:
-            leg, cost = network.legs[number], network.cost(number)
-            before = [] if leg.src == piece.source else [(self._start(p, leg.src), -1.0)]
-            terms = [(self._start(p, leg.dst), 1.0), *before, (self._sent(p, number), -(far + cost))]
+            route, cost = network.routes[number], network.cost(number)
+            before = [] if route.src == piece.source else [(self._start(p, route.src), -1.0)]
+            terms = [(self._start(p, route.dst), 1.0), *before, (self._sent(p, number), -(far + cost))]
             self._row(terms, least=-far)
         for box in sorted(network.boxes_to_reach(piece)):
             ways = [
                 (self._sent(p, number), 1.0)
                 for number in self._legs_of[p]
-                if network.crosses(number) and network.legs[number].dst // network.gpus == box
+                if network.crosses(number) and network.routes[number].dst // network.gpus == box
             ]
             if not ways:
                 raise InputError(
@@ -178,10 +179,10 @@ class RoutingProgram:
         network, program = self._network, self.program
         strategy = network.sketch.intranode_sketch
         loads: dict[int, list[tuple[int, float]]] = defaultdict(list)
-        by_leg: dict[int, list[int]] = defaultdict(list)
+        by_route: dict[int, list[int]] = defaultdict(list)
         for p in range(len(self._pieces)):
             for number in self._legs_of[p]:
-                by_leg[number].append(self._sent(p, number))
+                by_route[number].append(self._sent(p, number))
                 for resource, time in network.occupied(number).items():
                     loads[resource].append((self._sent(p, number), time))
         for resource in sorted(loads):
@@ -194,20 +195,20 @@ class RoutingProgram:
         wanted = set(strategy.switch_hyperedge_strategy) - {"freedom"}
         if strategy.strategy == "switch" and wanted:
             sign = 1.0 if "uc-min" in wanted else -1.0
-            for number, columns in sorted(by_leg.items()):
-                if network.legs[number].src < network.gpus and not network.crosses(number):
+            for number, columns in sorted(by_route.items()):
+                if network.routes[number].src < network.gpus and not network.crosses(number):
                     used = program.column(cost=sign * _MU, upper=1.0, whole=True)
                     for column in columns:
                         self._row([(used, 1.0), (column, -1.0)], least=0.0)
                     self._row([(used, 1.0), *((column, -1.0) for column in columns)], most=0.0)
 
-    def start_of(self, routes: Route) -> dict[int, float] | None:
-        """Initial values of the integer columns for given routes.
+    def start_of(self, hops: Hops) -> dict[int, float] | None:
+        """Initial values of the integer columns for given hops.
 
         Of symmetric pieces those of the first one are taken, and turned for the others. None where the symmetries
-        take a piece to itself with other routes, or a leg to one that is not there.
+        take a piece to itself with other hops, or a route to one that is not there.
         """
-        alike = self._turned_routes(routes)
+        alike = self._turned_hops(hops)
         if alike is None:
             return None
         values = {self._sent(p, number): 0.0 for p in range(len(self._pieces)) for number in self._legs_of[p]}
@@ -218,10 +219,10 @@ class RoutingProgram:
             values[column] = 1.0
         return values
 
-    def _turned_routes(self, routes: Route) -> Route | None:
-        """The routes of one piece of each set of symmetric ones, turned for the others."""
+    def _turned_hops(self, hops: Hops) -> Hops | None:
+        """The hops of one piece of each set of symmetric ones, turned for the others."""
         own: dict[int, dict[int, int]] = defaultdict(dict)
-        for (p, v), number in routes.items():
+        for (p, v), number in hops.items():
             own[p][v] = number
         found: dict[int, dict[int, int]] = {}
         for first in range(len(self._pieces)):
@@ -234,8 +235,8 @@ class RoutingProgram:
                 for q, turned in self._images.get(p, ()):
                     image = {}
                     for v, number in found[p].items():
-                        leg = self._network.legs[number]
-                        there = self._number_of.get((turned[leg.src], turned[v]))
+                        route = self._network.routes[number]
+                        there = self._number_of.get((turned[route.src], turned[v]))
                         if there is None:
                             return None
                         image[turned[v]] = there
@@ -244,30 +245,30 @@ class RoutingProgram:
                         open_.append(q)
                     elif found[q] != image:
                         return None
-        return {(p, v): number for p, legs in found.items() for v, number in legs.items()}
+        return {(p, v): number for p, routes in found.items() for v, number in routes.items()}
 
-    def routes(self, found: MixedSolution) -> Route | None:
+    def hops(self, found: MixedSolution) -> Hops | None:
         """Routes of a solution, pruned; None where there is no solution."""
         if found.values is None:
             return None
         network = self._network
-        into: Route = {}
+        into: Hops = {}
         for p in range(len(self._pieces)):
             for number in self._legs_of[p]:
                 if found.values[self._sent(p, number)] > _HALF:
-                    into[p, network.legs[number].dst] = number
-        return needed_routes(self._pieces, network, into)
+                    into[p, network.routes[number].dst] = number
+        return needed_hops(self._pieces, network, into)
 
 
-def needed_routes(pieces: Sequence[Piece], network: SketchedNetwork, into: Route) -> Route:
+def needed_hops(pieces: Sequence[Piece], network: SketchedNetwork, into: Hops) -> Hops:
     """Part of ``into`` that leads to targets."""
-    kept: Route = {}
+    kept: Hops = {}
     for p, piece in enumerate(pieces):
         for target in sorted(piece.targets):
             v = target
             while v != piece.source and (p, v) not in kept:
                 kept[p, v] = into[p, v]
-                v = network.legs[into[p, v]].src
+                v = network.routes[into[p, v]].src
     return kept
 
 
@@ -299,56 +300,56 @@ class Transfer:
     """A chunk on a route."""
 
     piece: int  # Number of the piece
-    leg: int  # Number of the leg
+    route: int  # Number of the route
     start: float  # When it leaves, in microseconds
     end: float  # When it has arrived
 
 
-def ordered(pieces: Sequence[Piece], network: SketchedNetwork, routes: Route) -> list[Transfer]:
-    """Transfers of ``routes`` in list-scheduling order, each as early as possible."""
-    found = [_scheduled(pieces, network, routes, by_time=by_time) for by_time in (False, True)]
+def ordered(pieces: Sequence[Piece], network: SketchedNetwork, hops: Hops) -> list[Transfer]:
+    """Transfers of ``hops`` in list-scheduling order, each as early as possible."""
+    found = [_scheduled(pieces, network, hops, by_time=by_time) for by_time in (False, True)]
     return min(found, key=lambda transfers: max((each.end for each in transfers), default=0.0))
 
 
 def _scheduled(
-    pieces: Sequence[Piece], network: SketchedNetwork, routes: Route, *, by_time: bool
+    pieces: Sequence[Piece], network: SketchedNetwork, hops: Hops, *, by_time: bool
 ) -> list[Transfer]:
     ranks = network.topology.num_ranks
     onward: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for (p, v), number in routes.items():
-        onward[p, network.legs[number].src].append((p, v))
+    for (p, v), number in hops.items():
+        onward[p, network.routes[number].src].append((p, v))
     tail: dict[tuple[int, int], float] = {}
     for p, piece in enumerate(pieces):
-        _measure((p, piece.source), network, routes, onward, tail)
+        _measure((p, piece.source), network, hops, onward, tail)
     there = {(p, piece.source): 0.0 for p, piece in enumerate(pieces)}
     free: dict[int, float] = defaultdict(float)
-    held_back = _own_crossings(pieces, network, routes)
+    held_back = _own_crossings(pieces, network, hops)
     ready = sorted(key for p, piece in enumerate(pieces) for key in onward[p, piece.source])
     done: list[Transfer] = []
 
     def key_of(task: tuple[int, int]) -> tuple[float, ...]:
         p, v = task
-        number = routes[task]
-        leg = network.legs[number]
-        soonest = max([there[p, leg.src], *(free[resource] for resource in network.use[number])])
+        number = hops[task]
+        route = network.routes[number]
+        soonest = max([there[p, route.src], *(free[resource] for resource in network.use[number])])
         rest = -tail[task]
-        foreign = float(pieces[p].source != leg.src)
+        foreign = float(pieces[p].source != route.src)
         first = (soonest, rest) if by_time else (rest, soonest)
-        return (*first, foreign, float((leg.src - leg.dst) % ranks), float(leg.src), float(v), float(p))
+        return (*first, foreign, float((route.src - route.dst) % ranks), float(route.src), float(v), float(p))
 
     while ready:
-        open_ = [task for task in ready if not _must_wait(task, pieces, network, routes, held_back)]
+        open_ = [task for task in ready if not _must_wait(task, pieces, network, hops, held_back)]
         task = min(open_, key=key_of)
         ready.remove(task)
         p, v = task
-        number = routes[task]
-        leg = network.legs[number]
-        start = max([there[p, leg.src], *(free[resource] for resource in network.use[number])])
+        number = hops[task]
+        route = network.routes[number]
+        start = max([there[p, route.src], *(free[resource] for resource in network.use[number])])
         for resource, time in network.occupied(number).items():
             free[resource] = start + time
         there[p, v] = start + network.cost(number)
-        done.append(Transfer(piece=p, leg=number, start=start, end=there[p, v]))
-        held_back.get(leg.src, set()).discard(task)
+        done.append(Transfer(piece=p, route=number, start=start, end=there[p, v]))
+        held_back.get(route.src, set()).discard(task)
         ready += sorted(onward[p, v])
     return done
 
@@ -356,7 +357,7 @@ def _scheduled(
 def _measure(
     at: tuple[int, int],
     network: SketchedNetwork,
-    routes: Route,
+    hops: Hops,
     onward: dict[tuple[int, int], list[tuple[int, int]]],
     tail: dict[tuple[int, int], float],
 ) -> None:
@@ -368,18 +369,18 @@ def _measure(
         open_ += onward[here]
     for task in reversed(order):
         below = max((tail[each] for each in onward[task]), default=0.0)
-        tail[task] = below + (network.cost(routes[task]) if task in routes else 0.0)
+        tail[task] = below + (network.cost(hops[task]) if task in hops else 0.0)
 
 
 def _own_crossings(
-    pieces: Sequence[Piece], network: SketchedNetwork, routes: Route
+    pieces: Sequence[Piece], network: SketchedNetwork, hops: Hops
 ) -> dict[int, set[tuple[int, int]]]:
     """Where the sketch enforces it, for each sender its own chunks that leave the box."""
     found: dict[int, set[tuple[int, int]]] = {}
     between = network.sketch.internode_sketch
     if between is not None and between.enforce_ordering:
-        for (p, v), number in routes.items():
-            sender = network.legs[number].src
+        for (p, v), number in hops.items():
+            sender = network.routes[number].src
             if network.crosses(number) and pieces[p].source == sender:
                 found.setdefault(sender, set()).add((p, v))
     return found
@@ -389,11 +390,11 @@ def _must_wait(
     task: tuple[int, int],
     pieces: Sequence[Piece],
     network: SketchedNetwork,
-    routes: Route,
+    hops: Hops,
     held_back: dict[int, set[tuple[int, int]]],
 ) -> bool:
     """Whether a sender has to send chunks of its own first."""
-    number = routes[task]
-    sender = network.legs[number].src
+    number = hops[task]
+    sender = network.routes[number].src
     foreign = pieces[task[0]].source != sender
     return foreign and network.crosses(number) and bool(held_back.get(sender))

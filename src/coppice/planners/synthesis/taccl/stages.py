@@ -1,9 +1,9 @@
 """TACCL (Shah and others, NSDI'23): routing, ordering, contiguity, guided by a communication sketch.
 
 Routing is a mixed-integer program, ordering a list schedule, contiguity another program. Each stage begins with what is
-known already: a schedule that needs no solver, whose routes are ordered as well and stay if they are faster.
+known already: a schedule that needs no solver, whose hops are ordered as well and stay if they are faster.
 
-Stage 3, contiguity: routes and orders are fixed. Up to six chunks that follow each other on the same way may go
+Stage 3, contiguity: hops and orders are fixed. Up to six chunks that follow each other on the same way may go
 together, if all of them begin where they are sent from, or none does: they pay the latency once, but the first arrives
 with the last (NSDI'23, section 5.3).
 """
@@ -33,7 +33,7 @@ from coppice.planners.synthesis.mip.timed import (
     require_equal_sizes,
 )
 from coppice.planners.synthesis.taccl.network import Costs, SketchedNetwork, suited_sketch
-from coppice.planners.synthesis.taccl.routing import Route, RoutingProgram, Transfer, needed_routes, ordered
+from coppice.planners.synthesis.taccl.routing import Hops, RoutingProgram, Transfer, needed_hops, ordered
 from coppice.planners.synthesis.taccl.sketch import CommunicationSketch, read_sketch
 from coppice.text import parse_size, percent_text, size_text, time_text
 
@@ -65,7 +65,7 @@ def joined_transfers(
     follows = {i: program.column(upper=1.0, whole=True) for i in before}
     time = program.column(cost=1.0, upper=horizon)
     for i, each in enumerate(transfers):
-        alpha, beta = network.alpha[each.leg], network.beta[each.leg]
+        alpha, beta = network.alpha[each.route], network.beta[each.route]
         program.row({end[i]: 1.0, start[i]: -1.0, place[i]: -beta}, least=alpha)
         program.row({time: 1.0, end[i]: -1.0}, least=0.0)
         if i in before:
@@ -77,14 +77,14 @@ def joined_transfers(
     for a, b in _dependencies(network, transfers):
         program.row({start[b]: 1.0, end[a]: -1.0}, least=0.0)
     for a, b, resource in _neighbours(network, transfers):
-        held = network.use[transfers[a].leg][resource]
+        held = network.use[transfers[a].route][resource]
         terms = {start[b]: 1.0, start[a]: -1.0, place[a]: -held}
         if before.get(b) == a:
             slack = horizon + _MOST_TOGETHER * held
-            program.row({**terms, follows[b]: slack}, least=network.alpha[transfers[a].leg])
+            program.row({**terms, follows[b]: slack}, least=network.alpha[transfers[a].route])
             program.row({start[b]: 1.0, start[a]: -1.0}, least=0.0)
         else:
-            program.row(terms, least=network.alpha[transfers[a].leg])
+            program.row(terms, least=network.alpha[transfers[a].route])
     found = program.solve(limits, start=dict.fromkeys(follows.values(), 0.0))
     if found.values is None:
         return set(), found
@@ -97,19 +97,19 @@ def replayed(network: SketchedNetwork, transfers: Sequence[Transfer], joined: Se
     last: dict[int, int] = {}
     for i, each in enumerate(transfers):
         if i in joined:
-            groups[last[each.leg]].append(i)
+            groups[last[each.route]].append(i)
         else:
-            last[each.leg] = len(groups)
+            last[each.route] = len(groups)
             groups.append([i])
     there: dict[tuple[int, int], float] = {}
     free: dict[int, float] = defaultdict(float)
     done: dict[int, Transfer] = {}
     for group in _in_order(groups, network, transfers):
-        number = transfers[group[0]].leg
-        leg, count = network.legs[number], len(group)
+        number = transfers[group[0]].route
+        route, count = network.routes[number], len(group)
         start = max(
             [
-                *(there.get((transfers[i].piece, leg.src), 0.0) for i in group),
+                *(there.get((transfers[i].piece, route.src), 0.0) for i in group),
                 *(free[resource] for resource in network.use[number]),
             ]
         )
@@ -117,8 +117,8 @@ def replayed(network: SketchedNetwork, transfers: Sequence[Transfer], joined: Se
         for resource, held in network.use[number].items():
             free[resource] = start + network.alpha[number] + count * held
         for i in group:
-            there[transfers[i].piece, leg.dst] = end
-            done[i] = Transfer(piece=transfers[i].piece, leg=number, start=start, end=end)
+            there[transfers[i].piece, route.dst] = end
+            done[i] = Transfer(piece=transfers[i].piece, route=number, start=start, end=end)
     return [done[i] for i in range(len(transfers))]
 
 
@@ -154,12 +154,12 @@ def _followers(
     last: dict[int, int] = {}
     found = {}
     for i, each in enumerate(transfers):
-        resources = network.use[each.leg]
+        resources = network.use[each.route]
         before = {last.get(resource) for resource in resources}
-        if network.crosses(each.leg) and network.alpha[each.leg] > 0 and len(before) == 1:
+        if network.crosses(each.route) and network.alpha[each.route] > 0 and len(before) == 1:
             (a,) = before
-            if a is not None and transfers[a].leg == each.leg:
-                sender = network.legs[each.leg].src
+            if a is not None and transfers[a].route == each.route:
+                sender = network.routes[each.route].src
                 own = [pieces[transfers[k].piece].source == sender for k in (a, i)]
                 if own[0] == own[1]:
                     found[i] = a
@@ -170,10 +170,10 @@ def _followers(
 
 def _dependencies(network: SketchedNetwork, transfers: Sequence[Transfer]) -> list[tuple[int, int]]:
     """Pairs of a transfer and one that sends on what it brings."""
-    brings = {(each.piece, network.legs[each.leg].dst): i for i, each in enumerate(transfers)}
+    brings = {(each.piece, network.routes[each.route].dst): i for i, each in enumerate(transfers)}
     pairs = []
     for i, each in enumerate(transfers):
-        before = brings.get((each.piece, network.legs[each.leg].src))
+        before = brings.get((each.piece, network.routes[each.route].src))
         if before is not None:
             pairs.append((before, i))
     return pairs
@@ -184,7 +184,7 @@ def _neighbours(network: SketchedNetwork, transfers: Sequence[Transfer]) -> list
     last: dict[int, int] = {}
     found = []
     for i, each in enumerate(transfers):
-        for resource in network.use[each.leg]:
+        for resource in network.use[each.route]:
             if resource in last:
                 found.append((last[resource], i, resource))
             last[resource] = i
@@ -250,10 +250,10 @@ class _Stages:
         before = _finish(transfers)
         try:
             if not self.interrupted:
-                routes, gap = self._route(copying, network, first, before)
-                found = transfers if routes is None else ordered(pieces, network, routes)
+                hops, gap = self._route(copying, network, first, before)
+                found = transfers if hops is None else ordered(pieces, network, hops)
                 self.request.report(f"routed and ordered: {time_text(_finish(found))}")
-                if routes is not None and _finish(found) <= before:
+                if hops is not None and _finish(found) <= before:
                     transfers, by, before = found, "program", _finish(found)
             if not self.interrupted:
                 joined = self._join(pieces, network, transfers)
@@ -266,7 +266,7 @@ class _Stages:
         return StagedSchedule(
             pieces=pieces,
             sends=[
-                TimedSend(piece=each.piece, leg=network.legs[each.leg], start=each.start, end=each.end)
+                TimedSend(piece=each.piece, route=network.routes[each.route], start=each.start, end=each.end)
                 for each in final
             ],
             finish_us=_finish(final),
@@ -276,24 +276,27 @@ class _Stages:
             joined=len(joined),
         )
 
-    def _greedy(self, copying: Copying, network: SketchedNetwork) -> Route:
+    def _greedy(self, copying: Copying, network: SketchedNetwork) -> Hops:
         """Routes without a solver."""
-        legs = range(len(network.legs))
+        routes = range(len(network.routes))
         sends = greedy_sends(
             copying.pieces,
             copying.topology.num_ranks,
-            network.legs,
-            [network.cost(leg) for leg in legs],
+            network.routes,
+            [network.cost(route) for route in routes],
             [
-                {resource: LinkUse(slots=1, period=held) for resource, held in network.occupied(leg).items()}
-                for leg in legs
+                {
+                    resource: LinkUse(slots=1, period=held)
+                    for resource, held in network.occupied(route).items()
+                }
+                for route in routes
             ],
             seed=self.request.seed,
             allowed=network.allowed(copying.pieces),
         )
-        number_of = {(leg.src, leg.dst): number for number, leg in enumerate(network.legs)}
-        into = {(send.piece, send.leg.dst): number_of[send.leg.src, send.leg.dst] for send in sends}
-        return needed_routes(copying.pieces, network, into)
+        number_of = {(route.src, route.dst): number for number, route in enumerate(network.routes)}
+        into = {(send.piece, send.route.dst): number_of[send.route.src, send.route.dst] for send in sends}
+        return needed_hops(copying.pieces, network, into)
 
     def _limits(self, share: float) -> SearchLimits:
         left = self.request.seconds_left
@@ -305,8 +308,8 @@ class _Stages:
         )
 
     def _route(
-        self, copying: Copying, network: SketchedNetwork, first: Route, horizon: float
-    ) -> tuple[Route | None, float | None]:
+        self, copying: Copying, network: SketchedNetwork, first: Hops, horizon: float
+    ) -> tuple[Hops | None, float | None]:
         """Stage 1, and the gap that it leaves."""
         self.request.report("stage 1: routing")
         least = 0.0
@@ -318,7 +321,7 @@ class _Stages:
         program = RoutingProgram(copying, network, horizon=_ROOM * horizon, least=least)
         found = program.program.solve(self._limits(_ROUTING_SHARE), start=program.start_of(first))
         self.interrupted |= found.interrupted
-        return program.routes(found), found.gap
+        return program.hops(found), found.gap
 
     def _join(
         self, pieces: Sequence[Piece], network: SketchedNetwork, transfers: Sequence[Transfer]

@@ -2,11 +2,11 @@
 
 Won, Elavazhagan, Srinivasan, Gupta and Krishna, "TACOS: Topology-Aware Collective Algorithm Synthesizer for Distributed
 Machine Learning", MICRO 2024. The search itself is native (cpp/tacos/tacos.h); what is right where there are switches,
-which the paper leaves open, is in :mod:`coppice.planners.synthesis.tacos.channels`.
+which the paper leaves open, is in :mod:`coppice.planners.synthesis.tacos.routes`.
 
 A broadcast and an all-gather are matched as they are; a reduce and a reduce-scatter are those on the network with every
 link turned round, backwards in time; an all-reduce is a reduce-scatter and then an all-gather. An all-to-all is
-matched where every two ranks have a channel: TACOS brings chunks only to ranks that want them.
+matched where every two ranks have a route: TACOS brings chunks only to ranks that want them.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
-from coppice.planners.synthesis.tacos.channels import ChunkChannels, channels_of
+from coppice.planners.synthesis.tacos.routes import ChunkRoutes, chunk_routes_of
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
 from coppice.schedule.schedule import Op
 from coppice.text import plural, short_size, size_of, time_text
@@ -95,12 +95,12 @@ def synthesize_tacos(request: Request) -> Synthesis:
         raise InputError(
             f"tacos makes up to {MOST_TRANSFERS:,} transfers, found {deliveries:,}: use fewer `chunks`."
         )
-    channels = channels_of(problem.topology, chunk_bytes, (len(demand.slot) + 1) * (ranks + 1))
-    _check_reachable(problem, channels)
+    routes = chunk_routes_of(problem.topology, chunk_bytes, (len(demand.slot) + 1) * (ranks + 1))
+    _check_reachable(problem, routes)
     search = Attempts(request, demand, deliveries)
     parts: list[BestAttempt] = []
     if collective.reduces:
-        found = search.best(channels.turned())
+        found = search.best(routes.turned())
         if found is not None:
             parts.append(
                 BestAttempt(
@@ -108,7 +108,7 @@ def synthesize_tacos(request: Request) -> Synthesis:
                 )
             )
     if not collective.reduces or (collective is Collective.ALL_REDUCE and parts):
-        found = search.best(channels)
+        found = search.best(routes)
         if found is not None:
             parts.append(found)
     if len(parts) < (2 if collective is Collective.ALL_REDUCE else 1):
@@ -120,10 +120,10 @@ def synthesize_tacos(request: Request) -> Synthesis:
         problem,
         transfers,
         chunk_slot=demand.slot,
-        path_start=channels.path_start,
-        path_nodes=channels.path_nodes,
+        path_start=routes.path_start,
+        path_nodes=routes.path_nodes,
     )
-    time = sum(part.time for part in parts) * channels.unit
+    time = sum(part.time for part in parts) * routes.unit
     return Synthesis(
         status=Status.SAT,
         body=schedule,
@@ -135,7 +135,7 @@ def synthesize_tacos(request: Request) -> Synthesis:
             "rule": options.rule,
         },
         interrupted=search.interrupted,
-        details=_details(problem, len(demand.slot), chunk_bytes, time, channels, search.done),
+        details=_details(problem, len(demand.slot), chunk_bytes, time, routes, search.done),
         words=_words(problem, len(demand.slot), chunk_bytes, time, search.done, parts, options.rule),
     )
 
@@ -186,7 +186,7 @@ class Attempts:
         self.done = 0
         self.interrupted = False
 
-    def best(self, channels: ChunkChannels) -> BestAttempt | None:
+    def best(self, routes: ChunkRoutes) -> BestAttempt | None:
         """Best matching; None where none finishes in time."""
         request, options = self._request, self._request.options
         rules = [RULES[options.rule]] if options.rule != "auto" else [0, 1, 2]
@@ -201,15 +201,15 @@ class Attempts:
                 break
             count = min(together, options.seeds - first)
             try:
-                time, attempt, start, channel, chunk = self._match(
+                time, attempt, start, route, chunk = self._match(
                     self._ranks,
-                    channels.num_ports,
-                    channels.src,
-                    channels.dst,
-                    channels.duration,
-                    channels.port_start,
-                    channels.port,
-                    channels.hold,
+                    routes.num_ports,
+                    routes.src,
+                    routes.dst,
+                    routes.duration,
+                    routes.port_start,
+                    routes.port,
+                    routes.hold,
                     self._demand.source,
                     self._demand.target,
                     self._demand.group,
@@ -225,24 +225,22 @@ class Attempts:
                 self.interrupted = True
                 break
             if time >= 0 and (best is None or time < best.time):
-                best = BestAttempt(
-                    transfers=_timed(channels, start, channel, chunk), time=time, attempt=attempt
-                )
+                best = BestAttempt(transfers=_timed(routes, start, route, chunk), time=time, attempt=attempt)
                 limit = time
             self.done += count
             request.report(f"{plural(self.done, 'attempt')} of {options.seeds} done")
         return best
 
 
-def _timed(channels: ChunkChannels, start: Any, channel: Any, chunk: Any) -> TimedTransfers:
+def _timed(routes: ChunkRoutes, start: Any, route: Any, chunk: Any) -> TimedTransfers:
     """What an attempt did."""
     return TimedTransfers(
         start=start,
-        end=start + channels.duration[channel],
+        end=start + routes.duration[route],
         chunk=chunk.astype(np.int64),
-        src=channels.src[channel].astype(np.int64),
-        dst=channels.dst[channel].astype(np.int64),
-        path=channel.astype(np.int64),
+        src=routes.src[route].astype(np.int64),
+        dst=routes.dst[route].astype(np.int64),
+        path=route.astype(np.int64),
         op=np.full(len(start), Op.COPY, dtype=np.int8),
     )
 
@@ -267,12 +265,12 @@ def _check(problem: Problem, options: TacosOptions) -> None:
         )
 
 
-def _check_reachable(problem: Problem, channels: ChunkChannels) -> None:
+def _check_reachable(problem: Problem, routes: ChunkRoutes) -> None:
     """Refuse ranks that nothing leads to."""
     topology, ranks = problem.topology, problem.topology.num_ranks
     names = [topology.node_ids[v] for v in topology.rank_nodes.tolist()]
     joined_to = np.zeros((ranks, ranks), dtype=np.bool_)
-    joined_to[channels.src, channels.dst] = True
+    joined_to[routes.src, routes.dst] = True
     np.fill_diagonal(joined_to, val=True)
     if problem.collective is Collective.ALL_TO_ALL:
         apart = np.argwhere(~joined_to)
@@ -311,11 +309,11 @@ def _total(problem: Problem, chunks: int) -> int:
 
 
 def _details(
-    problem: Problem, chunks: int, chunk_bytes: int | None, time: Fraction, channels: ChunkChannels, done: int
+    problem: Problem, chunks: int, chunk_bytes: int | None, time: Fraction, routes: ChunkRoutes, done: int
 ) -> dict[str, Any]:
     """The figures of the search."""
     total = _total(problem, chunks)
-    details: dict[str, Any] = {"attempts_done": done, "times_exact": channels.exact}
+    details: dict[str, Any] = {"attempts_done": done, "times_exact": routes.exact}
     if chunk_bytes is None:
         details["makespan_algbw_gb_per_s"] = float(total / time) if time else None
     else:

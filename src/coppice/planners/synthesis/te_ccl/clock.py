@@ -13,7 +13,7 @@ from fractions import Fraction
 from math import ceil, floor
 
 from coppice.planners.synthesis.mip.greedy import LinkUse
-from coppice.planners.synthesis.mip.legs import Leg
+from coppice.planners.synthesis.mip.routes import Route
 from coppice.topology.model import Topology
 
 _NEGLIGIBLE = Fraction(1, 10)
@@ -23,51 +23,57 @@ _NEGLIGIBLE = Fraction(1, 10)
 class Clock:
     """Epochs of one network; make one with :meth:`of`."""
 
-    legs: tuple[Leg, ...]  # The ways between ranks
+    routes: tuple[Route, ...]  # The ways between ranks
     epoch: Fraction  # Length of an epoch, in the time that a piece takes at 1 GB/s
     epoch_us: float  # The same in microseconds
-    delay: tuple[int, ...]  # Epochs of latency of each leg
-    transit: tuple[int, ...]  # Epochs from the start of a piece on each leg until it may be sent on
+    delay: tuple[int, ...]  # Epochs of latency of each route
+    transit: tuple[int, ...]  # Epochs from the start of a piece on each route until it may be sent on
     per_epoch: dict[int, Fraction]  # Pieces that each link carries in an epoch, by link
-    use: tuple[dict[int, LinkUse], ...]  # What a piece on each leg takes of its links
+    use: tuple[dict[int, LinkUse], ...]  # What a piece on each route takes of its links
 
     @classmethod
     def of(
-        cls, topology: Topology, legs: Sequence[Leg], *, chunk_bytes: int, fastest: bool, multiplier: int = 1
+        cls,
+        topology: Topology,
+        routes: Sequence[Route],
+        *,
+        chunk_bytes: int,
+        fastest: bool,
+        multiplier: int = 1,
     ) -> Clock:
         """Epochs of ``topology``.
 
         Args:
-            fastest: An epoch is the time of a piece on the fastest leg, instead of the slowest.
+            fastest: An epoch is the time of a piece on the fastest route, instead of the slowest.
 
         Examples:
-            >>> from coppice.planners.synthesis.mip.legs import legs_of
+            >>> from coppice.planners.synthesis.mip.routes import routes_of
             >>> from coppice.topology.presets import preset
             >>> pair = preset("ndv2", boxes=2)
-            >>> clock = Clock.of(pair, legs_of(pair), chunk_bytes=1_000_000, fastest=True)
+            >>> clock = Clock.of(pair, routes_of(pair), chunk_bytes=1_000_000, fastest=True)
             >>> clock.epoch_us, sorted(set(clock.transit))
             (20.0, [1, 2, 4])
         """
-        rates = [leg.gb_per_s for leg in legs] or [Fraction(1)]
+        rates = [route.gb_per_s for route in routes] or [Fraction(1)]
         epoch = multiplier / (max(rates) if fastest else min(rates))
         epoch_us = float(epoch) * chunk_bytes / 1000
-        late = [Fraction(leg.latency_us) / Fraction(epoch_us) for leg in legs]
+        late = [Fraction(route.latency_us) / Fraction(epoch_us) for route in routes]
         delay = tuple(ceil(each) if each > _NEGLIGIBLE else 0 for each in late)
-        per_epoch = {e: topology.gb_per_s(e) * epoch for leg in legs for e in leg.links}
+        per_epoch = {e: topology.gb_per_s(e) * epoch for route in routes for e in route.links}
         return cls(
-            legs=tuple(legs),
+            routes=tuple(routes),
             epoch=epoch,
             epoch_us=epoch_us,
             delay=delay,
             transit=tuple(
-                wait + ceil(1 / (leg.gb_per_s * epoch)) for wait, leg in zip(delay, legs, strict=True)
+                wait + ceil(1 / (route.gb_per_s * epoch)) for wait, route in zip(delay, routes, strict=True)
             ),
             per_epoch=per_epoch,
             use=tuple(
                 {
                     e: LinkUse(slots=max(1, floor(per_epoch[e])), period=max(1, ceil(1 / per_epoch[e])))
-                    for e in leg.links
+                    for e in route.links
                 }
-                for leg in legs
+                for route in routes
             ),
         )

@@ -1,7 +1,7 @@
 """Mixed-integer program of TE-CCL: integral chunks that ranks copy, in epochs.
 
-``sent[p, l, k]``: piece p starts on leg l in epoch k. ``held[p, v, k]``: rank v has it when epoch k begins; it grows by
-what arrives, and at most to one. Every demand holds in the end; each earns a reward for every epoch for which it is
+``sent[p, l, k]``: piece p starts on route l in epoch k. ``held[p, v, k]``: rank v has it when epoch k begins; it grows
+by what arrives, and at most to one. Every demand holds in the end; each earns a reward for every epoch for which it is
 satisfied. A round of the A* method ends with demands open: then each earns by how near its piece has come, counting
 what is still on the way (TE-CCL, sections 4 and 5).
 """
@@ -24,7 +24,7 @@ _HALF = 0.5
 
 def program_size(pieces: Sequence[Piece], clock: Clock, epochs: int) -> int:
     """Approximate number of integer variables with so many epochs."""
-    return len(pieces) * len(clock.legs) * epochs
+    return len(pieces) * len(clock.routes) * epochs
 
 
 class CopyProgram:
@@ -54,19 +54,19 @@ class CopyProgram:
         self.program = MixedProgram()
         self._pieces, self._ranks, self._clock = pieces, ranks, clock
         self._epochs, self._first, self._final = epochs, first, final
-        self._dist = distances(ranks, clock.legs, clock.transit)
+        self._dist = distances(ranks, clock.routes, clock.transit)
         self._before = before
         self._sent: dict[tuple[int, int, int], int] = {}
         self._held: dict[tuple[int, int, int], int] = {}
         self._into: dict[int, list[int]] = defaultdict(list)
-        self._leg_number = {(leg.src, leg.dst): number for number, leg in enumerate(clock.legs)}
-        for number, leg in enumerate(clock.legs):
-            self._into[leg.dst].append(number)
+        self._route_number = {(route.src, route.dst): number for number, route in enumerate(clock.routes)}
+        for number, route in enumerate(clock.routes):
+            self._into[route.dst].append(number)
         arrival: NDArray[np.float64] = np.full((len(pieces), ranks), np.inf)
         for p, piece in enumerate(pieces):
             arrival[p, piece.source] = 0
         for send in before:
-            arrival[send.piece, send.leg.dst] = send.end - first
+            arrival[send.piece, send.route.dst] = send.end - first
         self._arrival = np.maximum(arrival, 0)
         for p in range(len(pieces)):
             self._add_piece(p)
@@ -81,11 +81,11 @@ class CopyProgram:
         soonest = np.min([self._arrival[p, h] + self._dist[h] for h in have], axis=0)
         targets = sorted(piece.targets)
         useful = self._dist[:, targets].min(axis=1) if targets else np.full(self._ranks, np.inf)
-        for number, leg in enumerate(clock.legs):
-            if leg.dst in have:
+        for number, route in enumerate(clock.routes):
+            if route.dst in have:
                 continue
-            last = epochs - (clock.transit[number] + useful[leg.dst] if self._final else 1)
-            for k in range(int(min(soonest[leg.src], epochs)), int(last) + 1):
+            last = epochs - (clock.transit[number] + useful[route.dst] if self._final else 1)
+            for k in range(int(min(soonest[route.src], epochs)), int(last) + 1):
                 self._sent[p, number, k] = program.column(upper=1.0, whole=True)
         for v in range(self._ranks):
             self._add_holding(p, v, soonest)
@@ -95,8 +95,8 @@ class CopyProgram:
         known = self._arrival[p, v]
         target = v in self._pieces[p].targets
         if np.isfinite(known):
-            for number, leg in enumerate(clock.legs):  # it is there from then on
-                if leg.src == v:
+            for number, route in enumerate(clock.routes):  # it is there from then on
+                if route.src == v:
                     for k in range(min(int(known), epochs)):
                         column = self._sent.get((p, number, k))
                         if column is not None:
@@ -120,8 +120,8 @@ class CopyProgram:
                     terms[column] = -1.0
             program.row(terms, least=0.0, most=0.0)
             before = held
-        for number, leg in enumerate(clock.legs):
-            if leg.src == v:
+        for number, route in enumerate(clock.routes):
+            if route.src == v:
                 for k in range(epochs):
                     column = self._sent.get((p, number, k))
                     if column is not None:
@@ -136,7 +136,7 @@ class CopyProgram:
                 by_link[e][k].append(column)
         taken: dict[int, dict[int, int]] = defaultdict(lambda: defaultdict(int))
         for send in self._before:
-            for e in send.leg.links:
+            for e in send.route.links:
                 taken[e][round(send.start) - self._first] += 1
         use = {e: each for uses in self._clock.use for e, each in uses.items()}
         for e in sorted(by_link):
@@ -170,7 +170,7 @@ class CopyProgram:
         """Initial integer values for known sends; None where one has no column."""
         values = dict.fromkeys(self._sent.values(), 0.0)
         for send in sends:
-            number = self._leg_number[send.leg.src, send.leg.dst]
+            number = self._route_number[send.route.src, send.route.dst]
             column = self._sent.get((send.piece, number, round(send.start) - self._first))
             if column is None:
                 return None
@@ -185,7 +185,7 @@ class CopyProgram:
         return [
             TimedSend(
                 piece=p,
-                leg=clock.legs[number],
+                route=clock.routes[number],
                 start=float(self._first + k),
                 end=float(self._first + k + clock.transit[number]),
             )
@@ -196,12 +196,12 @@ class CopyProgram:
 
 def pruned(pieces: Sequence[Piece], sends: Sequence[TimedSend]) -> list[TimedSend]:
     """Drop sends that no target needs."""
-    by_end = {(send.piece, send.leg.dst): send for send in sorted(sends, key=lambda s: -s.end)}
+    by_end = {(send.piece, send.route.dst): send for send in sorted(sends, key=lambda s: -s.end)}
     needed: set[tuple[int, int]] = set()
     for p, piece in enumerate(pieces):
         for target in sorted(piece.targets):
             v = target
             while v != piece.source and (p, v) not in needed:
                 needed.add((p, v))
-                v = by_end[p, v].leg.src
+                v = by_end[p, v].route.src
     return [by_end[key] for key in sorted(needed)]

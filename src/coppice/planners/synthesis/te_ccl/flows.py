@@ -1,9 +1,9 @@
 """Linear program of TE-CCL without copying: fractional flows in epochs, aggregated by source.
 
-``sent[s, l, k]``: how much of source s starts on leg l in epoch k. ``held[s, v, k]``: how much of it rank v has when
+``sent[s, l, k]``: how much of source s starts on route l in epoch k. ``held[s, v, k]``: how much of it rank v has when
 epoch k begins. What a link carries in an epoch it has delivered at its end, so that, unlike a whole piece, a fraction
 waits for no more than an epoch and the latency. In the end every rank holds what is meant for it; among the flows that
-do so the shortest and earliest are taken, so that none is useless. The flow of a source falls apart into routes in
+do so the shortest and earliest are taken, so that none is useless. The flow of a source falls apart into walks in
 time, each of which carries a share of a block (TE-CCL, section 4.1).
 """
 
@@ -27,7 +27,7 @@ _TINY = 1e-7
 
 @dataclass(frozen=True, kw_only=True)
 class _Hop:
-    leg: int
+    route: int
     epoch: int
 
 
@@ -45,7 +45,7 @@ class FlowProgram:
         self.program = MixedProgram()
         self._pieces, self._ranks, self._clock, self._epochs = pieces, ranks, clock, epochs
         self._wait = [1 + delay for delay in clock.delay]
-        self._dist = distances(ranks, clock.legs, self._wait)
+        self._dist = distances(ranks, clock.routes, self._wait)
         self._sent: dict[tuple[int, int, int], int] = {}
         self._held: dict[tuple[int, int, int], int] = {}
         self._demand: NDArray[np.float64] = np.zeros((ranks, ranks))
@@ -60,11 +60,11 @@ class FlowProgram:
         program, clock, epochs = self.program, self._clock, self._epochs
         wanted = np.flatnonzero(self._demand[s])
         rest = self._dist[:, wanted].min(axis=1)
-        for number, leg in enumerate(clock.legs):
-            if leg.dst == s:
+        for number, route in enumerate(clock.routes):
+            if route.dst == s:
                 continue
-            last = epochs - self._wait[number] - rest[leg.dst]
-            for k in range(int(min(self._dist[s, leg.src], epochs)), int(min(last, epochs)) + 1):
+            last = epochs - self._wait[number] - rest[route.dst]
+            for k in range(int(min(self._dist[s, route.src], epochs)), int(min(last, epochs)) + 1):
                 self._sent[s, number, k] = program.column(cost=1.0 + k / (8.0 * epochs))
         for v in range(self._ranks):
             for k in range(epochs + 1):
@@ -80,9 +80,9 @@ class FlowProgram:
         leaves: dict[tuple[int, int], list[int]] = defaultdict(list)
         for (source, number, k), column in self._sent.items():
             if source == s:
-                leg = clock.legs[number]
-                leaves[leg.src, k].append(column)
-                arrives[leg.dst, k + self._wait[number]].append(column)
+                route = clock.routes[number]
+                leaves[route.src, k].append(column)
+                arrives[route.dst, k + self._wait[number]].append(column)
         for v in range(self._ranks):
             for k in range(epochs):
                 out = leaves.get((v, k), [])
@@ -96,13 +96,13 @@ class FlowProgram:
     def _add_capacity(self) -> None:
         by_link: dict[tuple[int, int], dict[int, float]] = defaultdict(dict)
         for (_, number, k), column in self._sent.items():
-            for e in self._clock.legs[number].links:
+            for e in self._clock.routes[number].links:
                 by_link[e, k][column] = 1.0
         for e, k in sorted(by_link):
             self.program.row(by_link[e, k], most=float(self._clock.per_epoch[e]))
 
-    def routes(self, found: MixedSolution) -> tuple[list[Piece], list[TimedSend]]:
-        """Decompose the flow into chunks with shares on timed routes."""
+    def walks(self, found: MixedSolution) -> tuple[list[Piece], list[TimedSend]]:
+        """Decompose the flow into chunks with shares on timed walks."""
         if found.values is None:
             return [], []
         values = found.values
@@ -112,22 +112,22 @@ class FlowProgram:
         for (s, number, k), column in self._sent.items():
             if values[column] > _TINY:
                 left[s, number, k] = float(values[column])
-                out[s, self._clock.legs[number].src, k] += float(values[column])
-                into[s][self._clock.legs[number].dst, k + self._wait[number]].append((number, k))
+                out[s, self._clock.routes[number].src, k] += float(values[column])
+                into[s][self._clock.routes[number].dst, k + self._wait[number]].append((number, k))
         # What is held over an epoch: what was there when it began, less what left in it.
         kept = {key: float(values[column]) - out[key] for key, column in self._held.items()}
         pieces: list[Piece] = []
         sends: list[TimedSend] = []
         for piece in self._pieces:
             (target,) = piece.targets
-            open_, found_routes = 1.0, []
+            open_, found_walks = 1.0, []
             while open_ > _TINY:
                 walked = self._walk(piece.source, target, open_, left, kept, into[piece.source])
                 if walked is None:  # what is left is a rounding error
                     break
-                found_routes.append(walked)
+                found_walks.append(walked)
                 open_ -= walked[1]
-            self._add_routes(piece, found_routes, pieces, sends)
+            self._add_walks(piece, found_walks, pieces, sends)
         return pieces, sends
 
     def _walk(
@@ -139,7 +139,7 @@ class FlowProgram:
         kept: dict[tuple[int, int, int], float],
         into: dict[tuple[int, int], list[tuple[int, int]]],
     ) -> tuple[list[_Hop], float] | None:
-        """One route back in time from the target to the source, and how much it carries; taken off what is left."""
+        """One walk back in time from the target to the source, and how much it carries; taken off what is left."""
         v, k, amount = target, self._epochs, most
         taken: list[tuple[dict[tuple[int, int, int], float], tuple[int, int, int]]] = []
         hops: list[_Hop] = []
@@ -157,29 +157,29 @@ class FlowProgram:
             else:
                 number, k = where
                 taken.append((left, (s, number, k)))
-                hops.append(_Hop(leg=number, epoch=k))
-                v = self._clock.legs[number].src
+                hops.append(_Hop(route=number, epoch=k))
+                v = self._clock.routes[number].src
         for table, key in taken:
             table[key] -= amount
         return hops[::-1], amount
 
-    def _add_routes(
+    def _add_walks(
         self,
         piece: Piece,
-        routes: Sequence[tuple[list[_Hop], float]],
+        walks: Sequence[tuple[list[_Hop], float]],
         pieces: list[Piece],
         sends: list[TimedSend],
     ) -> None:
-        """The routes of one block as pieces, with shares in whole numbers."""
+        """The walks of one block as pieces, with shares in whole numbers."""
         together: dict[tuple[tuple[int, int], ...], float] = defaultdict(float)
-        for hops, amount in routes:
-            together[tuple((hop.leg, hop.epoch) for hop in hops)] += amount
+        for hops, amount in walks:
+            together[tuple((hop.route, hop.epoch) for hop in hops)] += amount
         shares = {way: round(amount * _GRID) for way, amount in together.items()}
         for way, share in sorted((way, share) for way, share in shares.items() if share):
             for number, k in way:
-                leg = self._clock.legs[number]
+                route = self._clock.routes[number]
                 end = k + self._wait[number]
-                sends.append(TimedSend(piece=len(pieces), leg=leg, start=float(k), end=float(end)))
+                sends.append(TimedSend(piece=len(pieces), route=route, start=float(k), end=float(end)))
             pieces.append(
                 Piece(
                     source=piece.source,

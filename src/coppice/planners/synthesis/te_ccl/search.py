@@ -13,8 +13,8 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.synthesis.method import Request
 from coppice.planners.synthesis.mip.greedy import distances, greedy_sends
-from coppice.planners.synthesis.mip.legs import legs_of
 from coppice.planners.synthesis.mip.program import SearchLimits
+from coppice.planners.synthesis.mip.routes import routes_of
 from coppice.planners.synthesis.mip.timed import Copying, Piece, TimedSend
 from coppice.planners.synthesis.te_ccl.clock import Clock
 from coppice.planners.synthesis.te_ccl.copies import CopyProgram, program_size, pruned
@@ -84,7 +84,7 @@ class EpochSearch:
         options = self.options
         clock = Clock.of(
             topology,
-            legs_of(topology),
+            routes_of(topology),
             chunk_bytes=self.chunk_bytes,
             fastest=options.epoch == "fastest",
             multiplier=options.epoch_multiplier,
@@ -122,7 +122,7 @@ class EpochSearch:
         exact = bound_of(Problem(copying.topology, copying.collective, root=root)).inv_rate
         fluid = self.options.solver == "lp"
         transit = [1 + delay for delay in clock.delay] if fluid else clock.transit
-        dist = distances(copying.topology.num_ranks, clock.legs, transit)
+        dist = distances(copying.topology.num_ranks, clock.routes, transit)
         far = max(int(dist[piece.source, t]) for piece in copying.pieces for t in piece.targets)
         return max(ceil(exact * self.options.chunks / clock.epoch), far)
 
@@ -133,7 +133,7 @@ class EpochSearch:
             sends = greedy_sends(
                 pieces,
                 ranks,
-                clock.legs,
+                clock.routes,
                 clock.transit,
                 clock.use,
                 seed=self.request.seed * self.options.tries + number,
@@ -243,7 +243,7 @@ class EpochSearch:
             if found.interrupted:
                 raise KeyboardInterrupt
             if found.optimal:
-                parts, sends = flow.routes(found)
+                parts, sends = flow.walks(found)
                 self._keep(clock, parts, sends, epochs, "lp")
                 return
             if not found.infeasible:
@@ -258,5 +258,5 @@ def _with_least(best: EpochSchedule, least: int) -> EpochSchedule:
 
 def _complete(pieces: Sequence[Piece], sends: Sequence[TimedSend]) -> bool:
     """Whether every piece is where it has to be, or on the way there."""
-    there = {(send.piece, send.leg.dst) for send in sends}
+    there = {(send.piece, send.route.dst) for send in sends}
     return all((p, t) in there for p, piece in enumerate(pieces) for t in piece.targets)

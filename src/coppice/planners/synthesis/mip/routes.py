@@ -1,8 +1,8 @@
 """Candidate routes from rank to rank: direct links, and paths through switches as hyper-edges.
 
 A switch that does not copy is no place where data can wait or multiply, so a program need not know it: what two ranks
-can send each other through it is one leg, and legs share the links that they run over (the hyper-edges of TACCL, and of
-TE-CCL for switches without copy).
+can send each other through it is one route, and routes share the links that they run over (the hyper-edges of TACCL,
+and of TE-CCL for switches without copy).
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ MOST_RANKS = 128
 
 
 @dataclass(frozen=True, kw_only=True)
-class Leg:
+class Route:
     """Route from one rank to another that passes no other rank."""
 
     src: int  # Sending rank
@@ -33,9 +33,9 @@ class Leg:
     latency_us: float  # Sum of the latencies of its links
     crosses: bool  # It leads from one box to another
 
-    def turned(self) -> Leg:
+    def turned(self) -> Route:
         """Reverse route on the transposed topology; its links are not numbered there."""
-        return Leg(
+        return Route(
             src=self.dst,
             dst=self.src,
             nodes=self.nodes[::-1],
@@ -46,11 +46,11 @@ class Leg:
         )
 
 
-def leg_of(topology: Topology, nodes: tuple[int, ...]) -> Leg:
+def route_of(topology: Topology, nodes: tuple[int, ...]) -> Route:
     """Route along ``nodes``."""
     links = tuple(topology.link_index[pair] for pair in pairwise(nodes))
     first, last = nodes[0], nodes[-1]
-    return Leg(
+    return Route(
         src=int(topology.rank[first]),
         dst=int(topology.rank[last]),
         nodes=nodes,
@@ -61,7 +61,7 @@ def leg_of(topology: Topology, nodes: tuple[int, ...]) -> Leg:
     )
 
 
-def legs_of(topology: Topology) -> list[Leg]:
+def routes_of(topology: Topology) -> list[Route]:
     """Candidate routes by sender and receiver.
 
     Inside a box a route through switches is left out where direct links, one after the other, are as wide; between
@@ -69,8 +69,8 @@ def legs_of(topology: Topology) -> list[Leg]:
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> crossing = [leg for leg in legs_of(preset("ndv2", boxes=2)) if leg.crosses]
-        >>> sorted((leg.src, leg.dst) for leg in crossing if leg.src < 8)
+        >>> crossing = [route for route in routes_of(preset("ndv2", boxes=2)) if route.crosses]
+        >>> sorted((route.src, route.dst) for route in crossing if route.src < 8)
         [(0, 8), (0, 9), (1, 8), (1, 9)]
     """
     ranks = topology.num_ranks
@@ -79,38 +79,38 @@ def legs_of(topology: Topology) -> list[Leg]:
             f"expected at most {MOST_RANKS} ranks for a program, found {ranks}: use tacos, or `coppice plan`."
         )
     router = Router(topology)
-    every: list[Leg] = []
+    every: list[Route] = []
     for src in range(ranks):
         for dst in range(ranks):
             if src != dst:
                 try:
-                    every.append(leg_of(topology, router.path(src, dst)))
+                    every.append(route_of(topology, router.path(src, dst)))
                 except UnreachableError:
                     continue
-    direct = [leg for leg in every if len(leg.links) == 1 and not leg.crosses]
+    direct = [route for route in every if len(route.links) == 1 and not route.crosses]
     width = _widths(ranks, direct)
     fewest: dict[tuple[int, int], int] = defaultdict(lambda: topology.num_nodes)
-    for leg in every:
-        key = _boxes(topology, leg)
-        fewest[key] = min(fewest[key], len(leg.links))
+    for route in every:
+        key = _boxes(topology, route)
+        fewest[key] = min(fewest[key], len(route.links))
     kept = [
-        leg
-        for leg in every
-        if (leg.crosses and len(leg.links) == fewest[_boxes(topology, leg)])
-        or (not leg.crosses and (len(leg.links) == 1 or width[leg.src][leg.dst] < leg.gb_per_s))
+        route
+        for route in every
+        if (route.crosses and len(route.links) == fewest[_boxes(topology, route)])
+        or (not route.crosses and (len(route.links) == 1 or width[route.src][route.dst] < route.gb_per_s))
     ]
     return kept if _reach(ranks, kept) == _reach(ranks, every) else every
 
 
-def _boxes(topology: Topology, leg: Leg) -> tuple[int, int]:
-    return int(topology.host[leg.nodes[0]]), int(topology.host[leg.nodes[-1]])
+def _boxes(topology: Topology, route: Route) -> tuple[int, int]:
+    return int(topology.host[route.nodes[0]]), int(topology.host[route.nodes[-1]])
 
 
-def _widths(ranks: int, legs: Sequence[Leg]) -> list[list[Fraction]]:
-    """Widest path over ``legs`` between every two ranks."""
+def _widths(ranks: int, routes: Sequence[Route]) -> list[list[Fraction]]:
+    """Widest path over ``routes`` between every two ranks."""
     width = [[Fraction(0)] * ranks for _ in range(ranks)]
-    for leg in legs:
-        width[leg.src][leg.dst] = leg.gb_per_s
+    for route in routes:
+        width[route.src][route.dst] = route.gb_per_s
     for k in range(ranks):
         for i in range(ranks):
             if width[i][k]:
@@ -119,11 +119,11 @@ def _widths(ranks: int, legs: Sequence[Leg]) -> list[list[Fraction]]:
     return width
 
 
-def _reach(ranks: int, legs: Iterable[Leg]) -> list[set[int]]:
+def _reach(ranks: int, routes: Iterable[Route]) -> list[set[int]]:
     """Ranks that each rank reaches."""
     out: dict[int, list[int]] = defaultdict(list)
-    for leg in legs:
-        out[leg.src].append(leg.dst)
+    for route in routes:
+        out[route.src].append(route.dst)
     found = []
     for src in range(ranks):
         seen, open_ = {src}, [src]

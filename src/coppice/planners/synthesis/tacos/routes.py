@@ -1,7 +1,7 @@
 """Routes from rank to rank, and how long a chunk occupies each of their links.
 
-TACOS knows direct links only. Here a path through switches and NICs is a channel as well, and every link that it takes
-is a port that serves one chunk at a time: all channels out of a GPU share its port of the switch, all channels into it
+TACOS knows direct links only. Here a path through switches and NICs is a route as well, and every link that it takes
+is a port that serves one chunk at a time: all routes out of a GPU share its port of the switch, all routes into it
 another one, and the uplinks of a leaf are shared by whoever crosses them. A link is held for its own latency and the
 chunk's bytes at its own rate, so the fast port in front of a slow one is free again early (cut-through); a chunk has
 come after the latencies of all links and its bytes at the slowest rate.
@@ -23,26 +23,26 @@ from coppice.schedule.schedule import hops_of
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
-MOST_CHANNELS = 2**20
+MOST_ROUTES = 2**20
 WAYS = 4
-"""Equally good paths between two ranks that are channels of their own."""
+"""Equally good paths between two ranks that are routes of their own."""
 MANY_RANKS = 128
 """From more ranks than that on, one path between two ranks has to do."""
 SUM_LIMIT = 2**61
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
-class ChunkChannels(Brief):
+class ChunkRoutes(Brief):
     """Routes between ranks with the transfer time of a chunk."""
 
     src: NDArray[np.int32]  # Rank that each leaves (int32)
     dst: NDArray[np.int32]  # Rank that each enters (int32)
     duration: NDArray[np.int64]  # From the start to the arrival of a chunk (int64, in units of `unit`)
-    port_start: NDArray[np.int64]  # Ports of channel k are `port[port_start[k] : port_start[k + 1]]` (int64)
+    port_start: NDArray[np.int64]  # Ports of route k are `port[port_start[k] : port_start[k + 1]]` (int64)
     port: NDArray[np.int32]  # Links that it takes (int32)
     hold: NDArray[np.int64]  # How long a chunk holds each of them (int64)
     num_ports: int  # Number of links
-    path_nodes: NDArray[np.int32]  # Its nodes: those of channel k begin at `port_start[k] + k` (int32)
+    path_nodes: NDArray[np.int32]  # Its nodes: those of route k begin at `port_start[k] + k` (int32)
     # Microseconds of a unit of time for a chunk of the given size; without one, seconds per (GB of chunk)
     unit: Fraction
     exact: bool  # Times are exact, and not rounded up to a grid
@@ -52,9 +52,9 @@ class ChunkChannels(Brief):
         """First node position of each route."""
         return self.port_start + np.arange(len(self.port_start))
 
-    def turned(self) -> ChunkChannels:
+    def turned(self) -> ChunkRoutes:
         """Reverse routes on the transposed network; paths stay as they are."""
-        return ChunkChannels(
+        return ChunkRoutes(
             src=self.dst,
             dst=self.src,
             duration=self.duration,
@@ -68,7 +68,7 @@ class ChunkChannels(Brief):
         )
 
 
-def channels_of(topology: Topology, chunk_bytes: int | None, transfers: int) -> ChunkChannels:
+def chunk_routes_of(topology: Topology, chunk_bytes: int | None, transfers: int) -> ChunkRoutes:
     """Routes of a topology.
 
     Args:
@@ -77,23 +77,23 @@ def channels_of(topology: Topology, chunk_bytes: int | None, transfers: int) -> 
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> star = channels_of(preset("star", gpus=3, gb_per_s=25), None, 100)
+        >>> star = chunk_routes_of(preset("star", gpus=3, gb_per_s=25), None, 100)
         >>> star.src.tolist(), star.duration.tolist(), str(star.unit)
         ([0, 0, 1, 1, 2, 2], [1, 1, 1, 1, 1, 1], '1/25')
     """
     src, dst = _pairs(topology)
     ways = WAYS if topology.num_ranks <= MANY_RANKS and (topology.rank < 0).any() else 1
-    if len(src) > MOST_CHANNELS:
+    if len(src) > MOST_ROUTES:
         raise InputError(
-            f"tacos matches up to {MOST_CHANNELS:,} channels between ranks, found {len(src):,}: use fewer ranks."
+            f"tacos matches up to {MOST_ROUTES:,} routes between ranks, found {len(src):,}: use fewer ranks."
         )
-    channel = np.tile(np.arange(ways), len(src))
-    start, nodes = Router(topology).paths(np.repeat(src, ways), np.repeat(dst, ways), channel)
+    way = np.tile(np.arange(ways), len(src))
+    start, nodes = Router(topology).paths(np.repeat(src, ways), np.repeat(dst, ways), way)
     start, nodes = _distinct(start, nodes)
     hops = hops_of(topology, start, nodes)
     port_start = offsets(np.diff(start) - 1)
     duration, hold, unit, exact = _times(topology, hops.link, port_start, chunk_bytes, transfers)
-    return ChunkChannels(
+    return ChunkRoutes(
         src=topology.rank[nodes[start[:-1]]],
         dst=topology.rank[nodes[start[1:] - 1]],
         duration=duration,
@@ -160,7 +160,7 @@ def _times(
     chunk_bytes: int | None,
     transfers: int,
 ) -> tuple[NDArray[np.int64], NDArray[np.int64], Fraction, bool]:
-    """Duration of each channel and hold of each of its ports in whole units, the unit, and whether they are exact."""
+    """Duration of each route and hold of each of its ports in whole units, the unit, and whether they are exact."""
     rates = [Fraction(c, topology.denominator) for c in topology.capacity.tolist()]
     if chunk_bytes is None:
         latency = [Fraction(0)] * len(rates)
