@@ -18,7 +18,7 @@ import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from typing import Any, overload
+from typing import Any, NamedTuple, overload
 
 import numpy as np
 from numpy.typing import NDArray
@@ -105,8 +105,8 @@ class OperationColumns:
             "rate": _column((each.units_per_second for each in of_option), np.float64),
         }
 
-    def task_graph(self, plan: WholePlan) -> TaskGraph:
-        """Task graph under a plan."""
+    def tasks(self, plan: WholePlan) -> OperationTasks:
+        """Tasks under a plan."""
         settled = self._settled(plan)
         operation, piece, option, stream, seconds, priority, after_start, after = _core.operation_tasks(
             **self.columns, **settled, width=self.width
@@ -122,7 +122,7 @@ class OperationColumns:
             channel = self.channel[option]
             counts = np.where(option < 0, 0, self.load_count[channel])
             loaded = ranges(self.load_first[channel], counts)
-        return TaskGraph(
+        graph = TaskGraph(
             names=names,
             kinds=kinds,
             kind_names=self.kind_names,
@@ -137,6 +137,7 @@ class OperationColumns:
             load_link=self.load_link[loaded],
             load=self.load[loaded],
         )
+        return OperationTasks(graph=graph, operation=operation, piece=piece, waits=option < 0)
 
     def _settled(self, plan: WholePlan) -> dict[str, NDArray[Any]]:
         """Columns of a plan's choices."""
@@ -165,6 +166,15 @@ class OperationColumns:
             "rank": rank,
             "options": options.ravel(),
         }
+
+
+class OperationTasks(NamedTuple):
+    """Tasks of operations, by numbers."""
+
+    graph: TaskGraph  # The tasks, ordered by operation, piece and phase
+    operation: NDArray[np.int32]  # The operation of each
+    piece: NDArray[np.int32]  # The piece of it; of one that waits for all pieces, how many there are
+    waits: NDArray[np.bool_]  # It only waits for all pieces
 
 
 class _TaskNames(Sequence[str]):
@@ -293,7 +303,11 @@ class OperationGraph:
 
     def task_graph(self, plan: WholePlan | None = None) -> TaskGraph:
         """Task graph under a plan, ordered by operation, chunk and phase."""
-        return self._columns.task_graph(plan or WholePlan())
+        return self.tasks(plan).graph
+
+    def tasks(self, plan: WholePlan | None = None) -> OperationTasks:
+        """Tasks under a plan with the operation and the piece of each."""
+        return self._columns.tasks(plan or WholePlan())
 
     def seconds(self, plan: WholePlan | None = None) -> float:
         """Makespan under a plan."""

@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 
+import numpy as np
+
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.phases import (
@@ -230,22 +232,19 @@ def _network_order(
     graph: OperationGraph, plan: WholePlan, step: _Step, pieces: Sequence[int]
 ) -> tuple[int, ...]:
     """Network jobs of the backward pass in simulated start order."""
-    tasks = graph.task_graph(plan)
-    times = run_tasks(tasks)
-    kinds: Mapping[str, int] = {name: number for number, name in enumerate(tasks.kind_names)}
-    first = [sum(pieces[:number]) for number in range(len(pieces))]
-    number_of: dict[str, int] = {
-        f"exchange {each}": EXCHANGE for each, backward in step.exchanges.items() if backward
-    } | {f"sum {number}": begin for number, begin in enumerate(first)}
+    tasks = graph.tasks(plan)
+    start = run_tasks(tasks.graph).start
+    number_of = {each: EXCHANGE for each, backward in step.exchanges.items() if backward}
+    begin = 0
+    for operation, count in zip(step.sum_operations, pieces, strict=True):
+        number_of[operation] = begin
+        begin += count
     found: list[tuple[float, int, int]] = []
-    for task in range(len(tasks)):
-        if tasks.kinds[task] not in (kinds.get("all_to_all"), kinds.get("all_reduce")):
-            continue
-        name, _, piece = tasks.names[task].partition(" (")
-        number = number_of.get(name)
+    for task in np.flatnonzero(~tasks.waits).tolist():
+        number = number_of.get(int(tasks.operation[task]))
         if number is not None:
-            at = int(piece.split(" of ")[0]) - 1 if piece else 0
-            found.append((float(times.start[task]), task, number if number == EXCHANGE else number + at))
+            at = 0 if number == EXCHANGE else int(tasks.piece[task])
+            found.append((float(start[task]), task, number + at))
     return tuple(number for _, _, number in sorted(found))
 
 
