@@ -160,8 +160,8 @@ def _outcome(task: tuple[TrainingJob, str]) -> ComparedPolicy | RefusedPolicy:
     job, name = task
     try:
         composition = composition_of(name, ranks=job.layout.tensor)
-        for each in composition.policies:
-            if isinstance(each, Pipelined) and job.layout.pipeline == 1:
+        for each in composition.policies if job.layout.pipeline == 1 and not composition.staleness else ():
+            if isinstance(each, Pipelined):
                 raise needs_pipeline(each)  # it would be the baseline once more
         found = compose(job, composition)
     except InputError as error:
