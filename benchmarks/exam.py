@@ -4,6 +4,8 @@
     python benchmarks/exam.py --rows FILE --json         # one file, nothing fitted: a .csv, or .jsonl of published runs
     python benchmarks/exam.py --folder DIR --fit         # the constants of devices.py, frameworks.py, machine.py
     python benchmarks/exam.py --folder DIR --halves      # fitted on half of the groups of runs, scored on the others
+    python benchmarks/exam.py --folder DIR --left-out    # each group left out: errors, and what accuracy.py rests on;
+                                                         # with --write into exam.md as well
 
 Error of a row is predicted over measured time minus one; a row that cannot be predicted counts as 100%. Regret is that
 of an owner who takes the configuration that is predicted to be fastest of those with the same model and number of GPUs.
@@ -12,6 +14,7 @@ of an owner who takes the configuration that is predicted to be fastest of those
 from __future__ import annotations
 
 import argparse
+import itertools
 import json
 import math
 import random
@@ -21,8 +24,13 @@ from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
+from coppice.iteration.accuracy import FEWEST
+from coppice.iteration.anchoring import LIKE
+from coppice.iteration.transformer import Layout
 from exam_boxes import read
-from exam_fit import fit, seconds_with
+from exam_fit import fit, gpu_of, left_out, seconds_with
 from exam_published import Run, errors_of, figures_of, read_rows, runs_of
 from exam_rows import Predicted, Row, predict, run_of
 from tables import Table, replace_generated
@@ -174,6 +182,58 @@ def halves(folder: Path, seed: int) -> Table:
     return result
 
 
+def left_out_tables(folder: Path) -> list[Table]:
+    """Runs whose group was left out of the fit: errors by source, and by kind what ranges and anchors rest on."""
+    runs = runs_to_fit(folder)
+    found = left_out(runs)
+    sources: dict[str, list[float]] = {}
+    kinds: dict[tuple[str, str], list[float]] = {}
+    for run, error in zip(runs, found, strict=True):
+        sources.setdefault(run.row["source"], []).append(math.expm1(error))
+        framework, gpu = run.fitting[0].cluster.framework.name, gpu_of(run.fitting[0])
+        for kind in ((framework, gpu), (framework, ""), ("", "")):
+            kinds.setdefault(kind, []).append(-error)
+    by_source = Table(
+        title="Each group left out of the fit", header=("runs", "number", "mean", "bias", "largest")
+    )
+    for source, errors in sorted(sources.items()):
+        of = errors_of(errors)
+        row = [f"{of[key]:.1f}%" for key in ("mape_percent", "bias_percent", "max_percent")]
+        by_source.rows.append((source, str(of["rows"]), *row))
+    by_kind = Table(
+        title="Measured over estimated, groups left out", header=("framework", "GPU", "runs", "10%", "90%")
+    )
+    for (framework, gpu), ratios in sorted(kinds.items()):
+        if len(ratios) >= FEWEST:
+            low, high = (math.exp(float(each)) for each in np.quantile(ratios, (0.1, 0.9)))
+            by_kind.rows.append((framework, gpu, str(len(ratios)), f"{low:.3f}", f"{high:.3f}"))
+    return [by_source, by_kind, _likeness_table(runs, found)]
+
+
+def _likeness_table(runs: Sequence[Run], errors: Sequence[float]) -> Table:
+    """How much of the square of errors pairs of runs have in common, by how many of four degrees are the same."""
+    groups: dict[str, list[tuple[Layout, float]]] = {}
+    for run, error in zip(runs, errors, strict=True):
+        groups.setdefault(f"{run.row['source']} {run.row['group']}", []).append(
+            (run.fitting[0].layout, error)
+        )
+    pairs: dict[str, list[tuple[float, float]]] = {}
+    for group in groups.values():
+        for (one, first), (other, second) in itertools.combinations(group, 2):
+            same = sum(getattr(one, name) == getattr(other, name) for name in LIKE)
+            pairs.setdefault(str(same), []).append((first, second))
+            pairs.setdefault("any", []).append((first, second))
+    result = Table(
+        title="Two runs of a model", header=("degrees the same", "pairs", "in common", "80% are within")
+    )
+    for same, found in sorted(pairs.items()):
+        first, second = np.asarray(found).T
+        common = 2 * (first * second).mean() / (first**2 + second**2).mean()
+        apart = float(np.quantile(np.abs(first - second), 0.8))
+        result.rows.append((same, str(len(found)), f"{common:.2f}", f"{100 * math.expm1(apart):.1f}%"))
+    return result
+
+
 def published_table(runs: Sequence[Run]) -> Table:
     """Published runs by source."""
     found = figures_of(runs)
@@ -197,6 +257,9 @@ def main() -> None:
     parser.add_argument("--json", action="store_true", help="figures of --rows as JSON")
     parser.add_argument("--fit", action="store_true", help="fit the constants, and print them")
     parser.add_argument("--halves", action="store_true", help="fit on random parts, score the others")
+    parser.add_argument(
+        "--left-out", action="store_true", help="score each group with constants fitted without it"
+    )
     parser.add_argument("--seed", type=int, default=0, help="of the halves")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args()
@@ -229,6 +292,12 @@ def main() -> None:
         return
     if options.halves:
         print(halves(options.folder, options.seed).text())
+        return
+    if options.left_out:
+        tables = left_out_tables(options.folder)
+        print("\n".join(each.text() for each in tables))
+        if options.write:
+            replace_generated(PAGE, "exam.py --left-out", "\n".join(each.markdown() for each in tables))
         return
     made, everything = table(options.folder)
     print(made.text())

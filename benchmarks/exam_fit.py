@@ -14,6 +14,7 @@ from dataclasses import replace
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from coppice.iteration import layer_work, machine
 from coppice.iteration.composing.composed import simulated_job
@@ -57,7 +58,11 @@ FITTED_MODULES = {
     layer_work: ("ROUTED_PASSES", "CAST_PASSES"),
 }
 
+IMPORTANCE = {"vtrain_multi": 6, "selene": 4, "megatron_sc21": 3, "nanotron_h100": 4}
+"""Sources that tell every setting of their runs: how many times as much as those of others they count."""
+
 Constants = dict[str, float]
+Vector = NDArray[np.float64]
 
 
 USUAL = {
@@ -206,6 +211,66 @@ def seconds_with(job: TrainingJob, constants: Mapping[str, float]) -> float:
     return simulated_job(replace(job, machines=replace(job.machines, kinds=kinds))).seconds
 
 
+class Problem:
+    """Runs, and the constants that their times depend on, as logarithms."""
+
+    def __init__(self, runs: Sequence[Run], start: Constants) -> None:
+        near, counts = usual(), Counter(run.row["source"] for run in runs)
+        self.runs, self.start = runs, start
+        self.names = [
+            name for name in start if any(affects(name, job) for run in runs for job in run.fitting)
+        ]
+        self.begin = np.log([start[name] for name in self.names])
+        self.middle = np.log([near[name] for name in self.names])
+        self.widths = np.asarray([WIDTHS.get(name.split(".")[-1], WIDTH) for name in self.names])
+        self.most = np.log([MOST.get(name.split(".")[-1], math.inf) for name in self.names])
+        sources = [run.row["source"] for run in runs]
+        self.weights = np.asarray([2 * counts[each] ** -0.4 * IMPORTANCE.get(each, 1) for each in sources])
+        self.measured = np.asarray([run.measured for run in runs])
+
+    def constants(self, logs: Vector) -> Constants:
+        """The constants, those of modules set."""
+        values = np.exp(np.minimum(logs, self.most)).tolist()
+        found = self.start | dict(zip(self.names, values, strict=True))
+        set_modules(found)
+        return found
+
+    def times(self, logs: Vector) -> tuple[Vector, list[TrainingJob]]:
+        """Seconds of each run, and which of its variants takes them."""
+        constants, found, chosen = self.constants(logs), [], []
+        for run in self.runs:
+            took, number = min((seconds_with(job, constants), n) for n, job in enumerate(run.fitting))
+            found.append(took)
+            chosen.append(run.fitting[number])
+        return np.asarray(found), chosen
+
+    def cost(self, seconds: Vector, logs: Vector) -> float:
+        """What is made least."""
+        errors = np.log(seconds / self.measured) / USUAL_ERROR
+        away = ((logs - self.middle) / self.widths) ** 2
+        return float((self.weights * 2 * (np.sqrt(1 + errors**2) - 1)).sum() + away.sum())
+
+    def slopes(self, logs: Vector, seconds: Vector, jobs: Sequence[TrainingJob]) -> Vector:
+        """By how much the logarithm of each time grows with that of each constant."""
+        found, step = np.zeros((len(self.runs), len(self.names))), 0.02
+        for column, name in enumerate(self.names):
+            moved = logs.copy()
+            moved[column] += step
+            constants = self.constants(moved)
+            for row, job in enumerate(jobs):
+                if affects(name, job):
+                    found[row, column] = math.log(seconds_with(job, constants) / seconds[row]) / step
+        return found
+
+    def model(
+        self, logs: Vector, slopes: Vector, errors: Vector, kept: NDArray[np.bool_]
+    ) -> tuple[Vector, Vector]:
+        """Curvature and slope of the cost of the runs that are kept, where errors beyond the usual one are linear."""
+        pull = kept * self.weights / np.sqrt(1 + (errors / USUAL_ERROR) ** 2) / USUAL_ERROR**2
+        curved = slopes.T @ (pull[:, None] * slopes) + np.diag(self.widths**-2.0)
+        return curved, slopes.T @ (pull * errors) + (logs - self.middle) / self.widths**2
+
+
 def fit(
     runs: Sequence[Run],
     *,
@@ -214,58 +279,21 @@ def fit(
     report: Callable[[str], None] = print,
 ) -> tuple[Constants, list[float]]:
     """Constants with which the runs are met best, and the seconds of each with them (Levenberg-Marquardt)."""
-    start = begin or started()
-    near = usual()
-    names = [name for name in start if any(affects(name, job) for run in runs for job in run.fitting)]
-    middle = np.log([near[name] for name in names])
-    widths = np.asarray([WIDTHS.get(name.split(".")[-1], WIDTH) for name in names])
-    most = np.log([MOST.get(name.split(".")[-1], math.inf) for name in names])
-    counts = Counter(run.row["source"] for run in runs)
-    weights = np.asarray([2 * counts[run.row["source"]] ** -0.4 for run in runs])
-    measured = np.asarray([run.measured for run in runs])
-
-    def constants_of(logs: np.ndarray) -> Constants:
-        found = start | dict(zip(names, np.exp(np.minimum(logs, most)).tolist(), strict=True))
-        set_modules(found)
-        return found
-
-    def times(logs: np.ndarray) -> tuple[np.ndarray, list[TrainingJob]]:
-        constants, found, chosen = constants_of(logs), [], []
-        for run in runs:
-            took = [(seconds_with(job, constants), number) for number, job in enumerate(run.fitting)]
-            found.append(min(took)[0])
-            chosen.append(run.fitting[min(took)[1]])
-        return np.asarray(found), chosen
-
-    def cost(seconds: np.ndarray, logs: np.ndarray) -> float:
-        errors = np.log(seconds / measured) / USUAL_ERROR
-        return float(
-            (weights * 2 * (np.sqrt(1 + errors**2) - 1)).sum() + (((logs - middle) / widths) ** 2).sum()
-        )
-
-    logs = np.log([start[name] for name in names])
-    seconds, jobs = times(logs)
-    least, damping, step = cost(seconds, logs), 1e-2, 0.02
+    problem = Problem(runs, begin or started())
+    logs = problem.begin
+    seconds, jobs = problem.times(logs)
+    least, damping = problem.cost(seconds, logs), 1e-2
     report(f"start {least:.1f} {summary(runs, seconds)}")
+    every = np.ones(len(runs), dtype=np.bool_)
     for number in range(rounds):
-        slopes = np.zeros((len(runs), len(names)))
-        for column, name in enumerate(names):
-            moved = logs.copy()
-            moved[column] += step
-            constants = constants_of(moved)
-            for row, job in enumerate(jobs):
-                if affects(name, job):
-                    slopes[row, column] = math.log(seconds_with(job, constants) / seconds[row]) / step
-        errors = np.log(seconds / measured)
-        pull = weights / np.sqrt(1 + (errors / USUAL_ERROR) ** 2) / USUAL_ERROR**2
-        normal = slopes.T @ (pull[:, None] * slopes) + np.diag(widths**-2.0)
-        downhill = slopes.T @ (pull * errors) + (logs - middle) / widths**2
+        slopes = problem.slopes(logs, seconds, jobs)
+        curved, downhill = problem.model(logs, slopes, np.log(seconds / problem.measured), every)
         gained = 0.0
         for _ in range(6):
-            move = -np.linalg.solve(normal + damping * np.diag(np.diag(normal)), downhill)
-            tried = np.minimum(logs + np.clip(move, -0.5, 0.5), most)
-            took, chosen = times(tried)
-            now = cost(took, tried)
+            move = -np.linalg.solve(curved + damping * np.diag(np.diag(curved)), downhill)
+            tried = np.minimum(logs + np.clip(move, -0.5, 0.5), problem.most)
+            took, chosen = problem.times(tried)
+            now = problem.cost(took, tried)
             if now < least:
                 gained, least, logs, seconds, jobs = 1 - now / least, now, tried, took, chosen
                 damping = max(damping / 5, 1e-4)
@@ -274,7 +302,27 @@ def fit(
         report(f"round {number} {least:.1f} {summary(runs, seconds)}")
         if gained < 2e-3:
             break
-    return constants_of(logs), seconds.tolist()
+    return problem.constants(logs), seconds.tolist()
+
+
+def left_out(runs: Sequence[Run], constants: Constants | None = None) -> list[float]:
+    """Logarithms of predicted over measured seconds of each run, with constants fitted without its group.
+
+    Times are taken as powers of the constants, near those that are fitted to all runs: a Newton step leads from there
+    to the constants without a group.
+    """
+    problem = Problem(runs, constants or started())
+    logs = problem.begin
+    seconds, jobs = problem.times(logs)
+    slopes, errors = problem.slopes(logs, seconds, jobs), np.log(seconds / problem.measured)
+    groups = np.asarray([f"{run.row['source']} {run.row['group']}" for run in runs])
+    found = np.zeros(len(runs))
+    for group in sorted(set(groups)):
+        kept = groups != group
+        curved, downhill = problem.model(logs, slopes, errors, kept)
+        move = -np.linalg.solve(curved, downhill)
+        found[~kept] = errors[~kept] + slopes[~kept] @ np.clip(move, -0.5, 0.5)
+    return found.tolist()
 
 
 def summary(runs: Sequence[Run], seconds: Iterable[float]) -> str:

@@ -18,6 +18,8 @@ from pathlib import Path
 from typing import Any
 
 from coppice.errors import InputError
+from coppice.iteration.accuracy import estimate_range
+from coppice.iteration.anchoring import Anchor, correction
 from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record, with_values
 from coppice.iteration.job.job import TrainingJob, job_of
@@ -67,9 +69,16 @@ class Run:
         jobs = [each for each in self.jobs if each is not None]
         return [each for each in jobs if len(jobs) > 1 and fits(each)] or jobs
 
+    @cached_property
+    def best(self) -> tuple[float, TrainingJob | None]:
+        """Seconds of the fastest variant, and which it is; 0: refused."""
+        took = [(simulated_job(job).seconds, number) for number, job in enumerate(self.fitting)]
+        seconds, number = min(took, default=(0.0, -1))
+        return seconds, self.fitting[number] if took else None
+
     def predicted(self) -> float:
         """Seconds of the fastest variant; 0: refused."""
-        return min((simulated_job(each).seconds for each in self.fitting), default=0.0)
+        return self.best[0]
 
 
 def fits(job: TrainingJob) -> bool:
@@ -155,14 +164,17 @@ def figures_of(runs: Sequence[Run]) -> dict[str, Any]:
 
 
 def _anchored(timed: Sequence[tuple[Run, float]]) -> Iterator[float]:
-    """Errors where the first run of each group is measured, and the others are predicted from it."""
-    groups: dict[str, list[tuple[Run, float]]] = {}
+    """Errors where the first run of each group is measured, and corrects the others."""
+    groups: dict[str, list[tuple[Run, float, TrainingJob]]] = {}
     for run, took in timed:
-        if run.row["exact"] and took:
-            groups.setdefault(run.row["group"], []).append((run, took))
-    for (anchor, first), *others in groups.values():
-        for run, took in others:
-            yield took * (anchor.measured or 0.0) / first / (run.measured or 1.0) - 1
+        job = run.best[1]
+        if run.row["exact"] and job is not None:
+            groups.setdefault(run.row["group"], []).append((run, took, job))
+    for (first, estimated, job), *others in groups.values():
+        anchor = Anchor(layout=job.layout, measured=first.measured or 1.0, estimated=estimated)
+        for run, took, other in others:
+            factor = correction(other.layout, [anchor], estimate_range(other.cluster).spread).factor
+            yield factor * took / (run.measured or 1.0) - 1
 
 
 def _memory(runs: Sequence[Run]) -> dict[str, int]:

@@ -14,7 +14,7 @@ from coppice.errors import InputError
 from coppice.iteration.cluster import CONSTANTS
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import estimate
-from coppice.iteration.frameworks import FRAMEWORKS, MEGATRON, Framework
+from coppice.iteration.frameworks import FRAMEWORKS, Framework
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob
 from coppice.iteration.job.tables import RunTable
 from coppice.iteration.layer_work import products_seconds
@@ -125,7 +125,7 @@ def cluster_of(row: Row) -> Cluster:
         shares_nics=count < 8,
         calibration=CALIBRATIONS[CONSTANTS.get(chip, chip)],
         precision=PRECISIONS.get(row["dtype"], 1.0),
-        framework=framework_of(row) if "set" in row else MEGATRON,
+        framework=framework_of(row) if "set" in row else FRAMEWORKS["fsdp"],
     )
 
 

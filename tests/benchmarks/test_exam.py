@@ -95,12 +95,12 @@ def test_what_is_not_published_is_left_open(exam_rows: ModuleType) -> None:
 @needs_rows
 def test_measured_iterations(exam: ModuleType) -> None:
     """The figures that the page claims, with room for constants that are fitted anew."""
-    most = {"vtrain_multi": 7.0, "selene": 4.0, "megatron_sc21": 5.0, "nanotron_h100": 15.0}
+    most = {"vtrain_multi": 5.5, "selene": 2.5, "megatron_sc21": 6.0, "nanotron_h100": 9.0}
     for name, percent in most.items():
         rows = [row for row in exam.read(FOLDER / f"{name}.csv") if row.get("shard") != "zero3"]
         assert exam.figures(exam.predict(rows, FOLDER), 0.0)["mape_percent"] < percent
     rows = exam.read(FOLDER / "vtrain_multi.csv")
-    assert exam.figures(exam.predict(exam.stable(rows), FOLDER), 0.0)["mape_percent"] < 5
+    assert exam.figures(exam.predict(exam.stable(rows), FOLDER), 0.0)["mape_percent"] < 3
     sharded = [row for row in exam.read(FOLDER / "megatron_sc21.csv") if row["shard"] == "zero3"]
     assert exam.figures(exam.predict(sharded, FOLDER), 0.0)["mape_percent"] < 10
     pairs = exam.predict(exam.read(FOLDER / "overlap_pairs.csv"), FOLDER)
@@ -116,8 +116,8 @@ def test_published_runs(exam: ModuleType) -> None:
     assert abs(found["exact"]["bias_percent"]) < 2
     assert found["exact"]["within_20_percent"] > 95
     memory = found["memory"]
-    assert memory["out_of_memory_said_to_fit"] < 0.07 * memory["out_of_memory"]
-    assert memory["ran_said_not_to_fit"] < 0.07 * memory["ran"]
+    assert memory["out_of_memory_said_to_fit"] < 0.05 * memory["out_of_memory"]
+    assert memory["ran_said_not_to_fit"] < 0.05 * memory["ran"]
     assert found["groups"]["median_regret_percent"] == 0
     assert found["groups"]["mean_regret_percent"] < 4
     assert found["groups"]["picked_out_of_memory"] == 0
