@@ -86,8 +86,10 @@ def test_layers_of_a_transformer_add_up(name: str) -> None:
     padded = (model.capacity_factor or 1.0) - 1
     spare = 2 * model.seq * model.expert_layers * model.experts_per_token * model.expert_parameters * padded
     assert sum(each.flops for each in row) == pytest.approx(model.forward_flops(1) + spare, rel=1e-12)
-    assert sum(each.expert_parameters for each in row) == model.routed_parameters
-    assert sum(each.kind == "experts" for each in row) == model.expert_layers
+    further = model.mtp_layers if model.of_layer(model.layers - 1).experts else 0
+    experts = model.expert_layers + further
+    assert sum(each.expert_parameters for each in row) == experts * model.experts * model.expert_parameters
+    assert sum(each.kind == "experts" for each in row) == experts
 
 
 def test_what_a_layer_keeps_is_the_papers_formula() -> None:

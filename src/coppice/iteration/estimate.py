@@ -23,7 +23,7 @@ from coppice.iteration.layer_work import (
     tensors_of,
 )
 from coppice.iteration.machine import Cluster
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, layer_kinds
 
 _HALF = 2  # bytes of an element of activations
 
@@ -74,7 +74,8 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
     mixed = model.expert_layers / model.layers
     routing = mixed * sums * routing_seconds(model, layout, cluster)
     again = layout.recompute is Recompute.FULL
-    exchanged = routing + (3 + again) * context_seconds(model, layout, cluster)
+    waits = [(context_seconds(view, layout, cluster), count) for view, count in layer_kinds(model)]
+    exchanged = routing + sum(((1 + again) * first + then) * n for (first, then), n in waits) / model.layers
     layer = work.layer + summing + gathering + exchanged
     held, heads = model.layers / stages, 1
     if stages > 1 and (framework.balanced or model.layers % (stages * layout.chunks)):

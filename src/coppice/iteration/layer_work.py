@@ -12,18 +12,18 @@ GPUs there are.
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from coppice.iteration.machine import Cluster
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, layer_kinds
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
 OPTIMIZER_BYTES = 34
 """What Adam reads and writes for a parameter, its 32-bit states and copy included, and the norm of its gradient."""
 _COPIES = 4  # passes over what is gathered into a list of parts and put together from them
-ROUTED_PASSES = 11.1
+ROUTED_PASSES = 9.67
 """Passes over tokens that go to experts: permutation there and back, and their weighted sum."""
-CAST_PASSES = 3.48
+CAST_PASSES = 3.43
 """Passes over operands of 8 bits or fewer: their largest value, scaling, and the transposed copy."""
 
 
@@ -45,41 +45,39 @@ class LayerWork:
     @classmethod
     def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> LayerWork:
         """Work of a layer; of a model with experts in some layers, on average."""
-        if model.experts and 0 < model.expert_layers < model.layers:
-            mixed = model.expert_layers / model.layers
-            views = {bool(each.experts): each for each in map(model.of_layer, range(model.layers))}
-            dense, routed = (cls.of(views[experts], layout, cluster) for experts in (False, True))
-            return cls(
-                **{
-                    each.name: (1 - mixed) * getattr(dense, each.name) + mixed * getattr(routed, each.name)
-                    for each in fields(cls)
-                }
-            )
+        kinds = layer_kinds(model)
+        works = {view: cls._of_kind(view, layout, cluster) for view, _ in kinds}
+        found = cls(
+            **{
+                each.name: sum(count * getattr(works[view], each.name) for view, count in kinds)
+                / model.layers
+                for each in fields(cls)
+            }
+        )
+        if not model.mtp_layers:
+            return found
+        joined = 3 * cluster.product_seconds(found.tokens, model.hidden / layout.tensor, 2 * model.hidden)
+        further = found.head + joined + works[model.of_layer(model.layers - 1)].layer
+        return replace(found, head=found.head + model.mtp_layers * further)
+
+    @classmethod
+    def _of_kind(cls, model: Transformer, layout: Layout, cluster: Cluster) -> LayerWork:
+        """Work of a layer, where all are alike, and of the output layer once."""
         memory, framework, tensor = cluster.memory_rate, cluster.framework, layout.tensor
         tokens = layout.micro_batch * model.seq / layout.context
         own = tokens / tensor
         products = products_seconds(model, tokens, tensor, cluster)
         passes = framework.norm_passes * model.hidden * (own if layout.sequence_parallel else tokens)
         passes += framework.activation_passes * own * model.mlp_width * (model.mlp_matrices - 1)
-        passes += framework.attention_passes * own * (model.query_width + 2 * model.kv_width)
+        passes += framework.attention_passes * own * (model.query_width + model.key_value_width)
+        passes += (
+            framework.attention_passes * (own if layout.sequence_parallel else tokens) * model.latent_width
+        )
         if model.experts:
             products += _routed_seconds(model, layout, cluster, tokens)
             passes += ROUTED_PASSES * own * model.hidden * model.routed_share
         moved = passes * _HALF / memory
-        scores = 4 * own * model.seq * model.query_width
-        attention, behind = (
-            cluster.attention_seconds(
-                scores,
-                sequences=layout.micro_batch / layout.context,
-                seq=model.seq,
-                heads=model.heads / tensor,
-                width=model.query_width / model.heads,
-                causal=model.causal,
-                fused=layout.fused_attention,
-                backward=backward,
-            )
-            for backward in (False, True)
-        )
+        attention, behind = attention_seconds(model, layout, cluster)
         stalls = stalls_of(layout.gpus, cluster)
         host = cluster.host_seconds
         forward = max((products + attention + moved) * stalls, host)
@@ -93,7 +91,8 @@ class LayerWork:
         backward += accumulating_seconds(_layer_weights(model, layout), layout, cluster)
         scored = (model.scored_tokens or model.seq) / model.seq
         head = 3 * cluster.product_seconds(tokens * scored, model.vocab / tensor, model.hidden, precision=1.0)
-        head += framework.loss_passes * own * scored * model.vocab * _HALF / memory
+        words = tokens if framework.gathers_logits else own
+        head += framework.loss_passes * words * scored * model.vocab * _HALF / memory
         return cls(
             tokens=tokens,
             forward=forward,
@@ -101,6 +100,28 @@ class LayerWork:
             head=head * stalls,
             recompute=again,
         )
+
+
+def attention_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[float, float]:
+    """Forward and backward time of attention itself in a layer, where all are alike."""
+    # Kernels that keep scores on the chip skip what a window hides; others compute it.
+    seen = model.seen_tokens if layout.fused_attention else model.seq
+    wide = model.query_width + model.context_width
+    own = layout.micro_batch * model.seq / layout.context / layout.tensor
+    forward, backward = (
+        cluster.attention_seconds(
+            2 * own * seen * wide,
+            sequences=layout.micro_batch / layout.context,
+            seq=seen,
+            heads=model.heads / layout.tensor,
+            width=wide / model.heads / 2,
+            causal=model.causal,
+            fused=layout.fused_attention,
+            backward=backward,
+        )
+        for backward in (False, True)
+    )
+    return forward, backward
 
 
 def stalls_of(gpus: int, cluster: Cluster) -> float:
@@ -125,10 +146,20 @@ def products_seconds(model: Transformer, tokens: float, tensor: int, cluster: Cl
 
     Those of experts that tokens are sent to are not among them.
     """
-    queries, wide = model.query_width + 2 * model.kv_width, model.mlp_matrices - 1
-    seconds = cluster.product_seconds(tokens, queries / tensor, model.hidden)
-    seconds += cluster.product_seconds(tokens, model.hidden, model.query_width / tensor)
-    columns = queries + model.hidden
+    wide = model.mlp_matrices - 1
+    if model.kv_rank:
+        heads = model.query_width - model.heads * model.rope_width + model.context_width
+        down = model.latent_width if model.query_rank else model.latent_width + model.query_width / tensor
+        seconds = cluster.product_seconds(tokens, down, model.hidden)
+        if model.query_rank:
+            seconds += cluster.product_seconds(tokens, model.query_width / tensor, model.query_rank)
+        seconds += cluster.product_seconds(tokens, heads / tensor, model.kv_rank)
+        columns = model.query_width + heads + tensor * model.latent_width + model.hidden
+    else:
+        queries = model.query_width + model.key_value_width
+        seconds = cluster.product_seconds(tokens, queries / tensor, model.hidden)
+        columns = queries + model.hidden
+    seconds += cluster.product_seconds(tokens, model.hidden, model.context_width / tensor)
     ffn = model.shared_ffn if model.experts else model.ffn
     if model.experts:
         seconds += cluster.product_seconds(tokens / tensor, model.experts, model.hidden, precision=1.0)
@@ -174,14 +205,22 @@ def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> flo
     return cluster.exchange_seconds(size, layout.expert, layout.tensor)
 
 
-def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Time to gather a layer's keys and values between context-parallel ranks.
+def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[float, float]:
+    """Time that a forward and a backward pass of a layer wait for keys and values of other context-parallel ranks.
 
-    Scattering their gradients takes as long. Nothing hides either: attention that goes around the ring with the keys
-    (Liu et al., arXiv 2310.01889) would.
+    They are gathered before a pass, and their gradients scattered after it; or blocks of them go around a ring while
+    attention to the block before is computed (Liu et al., arXiv 2310.01889), sequences split so that each rank has as
+    many scores, and what takes longer than that is waited for.
     """
-    size = 2 * _HALF * layout.micro_batch * model.seq * model.kv_width / layout.tensor
-    return cluster.ring_seconds(size, layout.context, layout.tensor, rounds=1)
+    if layout.context == 1:
+        return 0.0, 0.0
+    size = _HALF * layout.micro_batch * model.seq * model.key_value_width / layout.tensor
+    whole = cluster.ring_seconds(size, layout.context, layout.tensor, rounds=1)
+    if not layout.context_ring:
+        return whole, 2 * whole
+    hops = layout.context - 1
+    forward, backward = (each / layout.context for each in attention_seconds(model, layout, cluster))
+    return hops * max(0.0, whole / hops - forward), hops * max(0.0, 2 * whole / hops - backward)
 
 
 def gathering_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:

@@ -98,6 +98,51 @@ def _switch(layers: int, hidden: int, heads: int, ffn: int, experts: int) -> Tra
     )
 
 
+def _qwen(layers: int, hidden: int, heads: int, expert_ffn: int) -> Transformer:
+    """Mixture of 128 experts, 8 for each token; heads of 128 with norms of queries and keys."""
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=4,
+        head_width=128,
+        ffn=expert_ffn,
+        mlp_matrices=3,
+        seq=4096,
+        vocab=151936,
+        tied=False,
+        extra_parameters=hidden + 2 * 128 * layers,
+        experts=128,
+        experts_per_token=8,
+    )
+
+
+def _gpt_oss(layers: int, experts: int) -> Transformer:
+    """Mixture whose layers see 128 tokens and all tokens in turn; biases, and a learned score of no token a head."""
+    hidden, heads = 2880, 64
+    biases = heads * 64 + 2 * 8 * 64 + hidden + heads + experts * (3 * hidden + 1)
+    return Transformer(
+        layers=layers,
+        hidden=hidden,
+        heads=heads,
+        kv_heads=8,
+        head_width=64,
+        ffn=hidden,
+        mlp_matrices=3,
+        seq=4096,
+        vocab=201088,
+        tied=False,
+        extra_parameters=hidden + layers * biases,
+        experts=experts,
+        experts_per_token=4,
+        window=128,
+        full_every=2,
+    )
+
+
+_LATENT = {"head_width": 192, "value_width": 128, "rope_width": 64, "kv_rank": 512, "query_rank": 1536}
+"""Attention of DeepSeek-V2 and V3."""
+
 MODELS = {
     "gpt2-xl": _gpt(48, 1600, 25, seq=1024, vocab=50257),
     "gpt-1.7b": _gpt(24, 2304, 24),
@@ -131,6 +176,41 @@ MODELS = {
         shared_ffn=2816,
         first_dense=1,
     ),
+    "deepseek-v2": _llama(
+        60,
+        5120,
+        128,
+        12288,
+        kv_heads=0,
+        seq=4096,
+        vocab=102400,
+        experts=160,
+        experts_per_token=6,
+        expert_ffn=1536,
+        shared_ffn=2 * 1536,
+        first_dense=1,
+        **_LATENT,
+    ),
+    "deepseek-v3": _llama(
+        61,
+        7168,
+        128,
+        18432,
+        kv_heads=0,
+        seq=4096,
+        vocab=129280,
+        experts=256,
+        experts_per_token=8,
+        expert_ffn=2048,
+        shared_ffn=2048,
+        first_dense=3,
+        mtp_layers=1,
+        **_LATENT,
+    ),
+    "qwen3-30b-a3b": _qwen(48, 2048, 32, 768),
+    "qwen3-235b-a22b": _qwen(94, 4096, 64, 1536),
+    "gpt-oss-20b": _gpt_oss(24, 32),
+    "gpt-oss-120b": _gpt_oss(36, 128),
     "switch-base-128": _switch(12, 768, 12, 3072, 128),
     "switch-large-128": _switch(24, 1024, 16, 4096, 128),
     "bert-base": _bert(12, 768, 12),
@@ -141,7 +221,8 @@ MODELS = {
 }
 """Sizes of GPT-2 (Radford et al., 2019), Megatron-LM (Narayanan et al., SC 2021; Korthikanti et al., MLSys 2023),
 Llama 2 and 3 (Touvron et al., arXiv 2307.09288; Dubey et al., arXiv 2407.21783), Mixtral (Jiang et al., arXiv
-2401.04088), DeepSeekMoE (Dai et al., arXiv 2401.06066), decoders like Switch Transformers (Fedus et al., JMLR 2022),
+2401.04088), DeepSeekMoE (Dai et al., arXiv 2401.06066), DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437), Qwen3
+(arXiv 2505.09388), gpt-oss (arXiv 2508.10925), decoders like Switch Transformers (Fedus et al., JMLR 2022),
 BERT (Devlin et al., NAACL 2019), and ViT (Dosovitskiy et al., ICLR 2021)."""
 
 

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from functools import cache
 
 from coppice.errors import InputError
 
@@ -70,6 +72,19 @@ class Transformer:
     kv_heads: int = 0  # Heads of keys and values
     mlp_matrices: int = 2  # Matrices of the MLP: 2, or 3 where it is gated
     head_width: int = 0  # Width of a head; 0: the width of the model over its heads
+    value_width: int = 0  # Width of a head of values; 0: that of queries and keys
+    # Latent attention (MLA; DeepSeek-V2, arXiv 2405.04434, section 2.1): width of what keys and values, and queries,
+    # are made from; 0: from the layer's input
+    kv_rank: int = 0
+    query_rank: int = 0
+    # Of the width of a head, what carries positions; all heads of latent attention have one such key
+    rope_width: int = 0
+    # Tokens before it that a token sees, but every so many layers, where it sees all; 0: it sees all everywhere
+    window: int = 0
+    full_every: int = 0  # 0: a window is in all layers
+    # Layers behind the last one that predict further words (multi-token prediction; DeepSeek-V3, arXiv 2412.19437,
+    # section 2.2)
+    mtp_layers: int = 0
     tied: bool = True  # The output layer has the weights of the embedding
     # A token sees only those before it. Operations of attention are counted in full either way, as in papers.
     causal: bool = True
@@ -97,6 +112,8 @@ class Transformer:
             ("kv_heads", "head_width", "input_width", "scored_tokens", "extra_parameters", "experts"), 0
         )
         least |= dict.fromkeys(("expert_ffn", "shared_ffn", "first_dense", "capacity_factor"), 0)
+        least |= dict.fromkeys(("value_width", "kv_rank", "query_rank", "rope_width"), 0)
+        least |= dict.fromkeys(("window", "full_every", "mtp_layers"), 0)
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise InputError(f"expected `{name}` of {low} or more, found {getattr(self, name)}.")
@@ -104,6 +121,26 @@ class Transformer:
             raise InputError(f"expected an MLP of 2 or 3 matrices, found {self.mlp_matrices}.")
         if self.kv_heads and self.heads % self.kv_heads:
             raise InputError(f"expected `kv_heads` that divides {self.heads} heads, found {self.kv_heads}.")
+        if not self.kv_rank and (self.query_rank or self.rope_width):
+            raise InputError(
+                "expected latent attention (`kv_rank`) for `query_rank` and `rope_width`, found none: give it, or "
+                "leave them out."
+            )
+        if self.kv_rank and not self.rope_width < self.head_width:
+            raise InputError(
+                f"expected `rope_width` below `head_width`, which holds it, found {self.rope_width} and "
+                f"{self.head_width}."
+            )
+        if self.kv_rank and self.kv_heads not in (0, self.heads):
+            raise InputError(
+                f"expected keys of all {self.heads} heads from `kv_rank`, found `kv_heads` {self.kv_heads}: leave one "
+                "out."
+            )
+        if self.full_every and not self.window:
+            raise InputError(
+                f"expected a `window` beside `full_every` {self.full_every}, found none: give it, or leave full_every "
+                "out."
+            )
         if self.experts and self.experts_per_token > self.experts:
             raise InputError(
                 f"expected `experts_per_token` of at most {self.experts} experts, found {self.experts_per_token}."
@@ -121,13 +158,28 @@ class Transformer:
 
     @property
     def query_width(self) -> float:
-        """Width of queries, and of the heads' output."""
+        """Width of queries."""
         return self.heads * self.head_width if self.head_width else self.hidden
 
     @property
-    def kv_width(self) -> float:
-        """Width of keys, and of values."""
-        return self.query_width * (self.kv_heads or self.heads) / self.heads
+    def context_width(self) -> float:
+        """Width of what attention makes of values, over all heads."""
+        return self.heads * self.value_width if self.value_width else self.query_width
+
+    @property
+    def key_value_width(self) -> float:
+        """Width of keys and values together, as attention takes them."""
+        return (self.query_width + self.context_width) * (self.kv_heads or self.heads) / self.heads
+
+    @property
+    def latent_width(self) -> float:
+        """Width of what queries, keys and values are made from where that is not the layer's input."""
+        return self.query_rank + self.kv_rank + self.rope_width
+
+    @property
+    def seen_tokens(self) -> int:
+        """Tokens whose scores a token has, with those that a causal mask takes half of; where layers are alike."""
+        return min(self.seq, (1 + self.causal) * self.window) if self.window else self.seq
 
     @property
     def expert_layers(self) -> int:
@@ -137,7 +189,11 @@ class Transformer:
     @property
     def attention_parameters(self) -> float:
         """Attention weights of a layer, matrices only."""
-        return 2 * self.hidden * (self.query_width + self.kv_width)
+        if not self.kv_rank:
+            return self.hidden * (self.query_width + self.key_value_width + self.context_width)
+        heads = self.query_width - self.heads * self.rope_width + self.context_width
+        found = self.hidden * (self.latent_width + self.context_width) + self.kv_rank * heads
+        return found + (self.query_rank or self.hidden) * self.query_width
 
     @property
     def mlp_parameters(self) -> float:
@@ -167,7 +223,10 @@ class Transformer:
         return self.expert_layers * self.experts * self.expert_parameters
 
     def of_layer(self, layer: int) -> Transformer:
-        """Model with all layers equal to a given one: with experts in each of them, or in none."""
+        """Model with all layers equal to a given one: with experts in each of them or in none, and a window or none."""
+        if self.full_every:
+            whole = (layer + 1) % self.full_every == 0
+            return replace(self, window=0 if whole else self.window, full_every=0).of_layer(layer)
         # The last of every `expert_every` layers has the experts.
         mixed = layer >= self.first_dense and not (layer - self.first_dense + 1) % self.expert_every
         if self.experts and mixed:
@@ -199,30 +258,53 @@ class Transformer:
     def small_parameters(self) -> float:
         """Weights of a layer outside of matrices: two norms, and biases."""
         if not self.biases:
-            return 2 * self.hidden
+            return 2 * self.hidden + self.query_rank + self.kv_rank
         wide = (self.mlp_matrices - 1) * self.ffn + self.hidden
-        return 4 * self.hidden + self.query_width + 2 * self.kv_width + self.hidden + wide
+        return 4 * self.hidden + self.query_width + self.key_value_width + self.hidden + wide
 
     @property
     def parameters(self) -> float:
         """Number of parameters."""
         words = self.hidden * (self.vocab * (1 if self.tied else 2) + self.input_width)
         layers = self.dense_parameters + self.routed_parameters + self.layers * self.small_parameters
-        return layers + words + self.extra_parameters
+        return layers + words + self.extra_parameters + self.mtp_parameters
+
+    @property
+    def mtp_parameters(self) -> float:
+        """Weights of layers that predict further words, each with a matrix over two inputs and three norms."""
+        if not self.mtp_layers:
+            return 0.0
+        last = self.of_layer(self.layers - 1)
+        layer = (last.dense_parameters + last.routed_parameters) / self.layers + self.small_parameters
+        return self.mtp_layers * (layer + 2 * self.hidden**2 + 3 * self.hidden)
 
     @property
     def active_parameters(self) -> float:
         """Parameters used per token."""
-        return self.parameters - self.routed_parameters * (1 - self.experts_per_token / max(1, self.experts))
+        further = self.mtp_layers * self.of_layer(self.layers - 1).routed_parameters / self.layers
+        routed = self.routed_parameters + further
+        return self.parameters - routed * (1 - self.experts_per_token / max(1, self.experts))
 
     def forward_flops(self, sequences: float) -> float:
         """FLOPs of a forward pass, two per multiply-add; attention is not halved for causality."""
         tokens = sequences * self.seq
         scored = sequences * (self.scored_tokens or self.seq)
-        attention = 4 * tokens * self.seq * self.query_width
-        return self.layers * (2 * tokens * self.layer_parameters + attention) + 2 * self.hidden * (
-            scored * self.vocab + tokens * self.input_width
-        )
+        layers = sum(count * view.layer_flops(tokens) for view, count in layer_kinds(self))
+        words = 2 * self.hidden * scored * self.vocab
+        last = self.of_layer(self.layers - 1)
+        further = self.mtp_layers * (last.layer_flops(tokens) + 4 * tokens * self.hidden**2 + words)
+        return layers + further + words + 2 * self.hidden * tokens * self.input_width
+
+    def layer_flops(self, tokens: float) -> float:
+        """FLOPs of the forward pass of a layer, where all are alike."""
+        attention = 2 * tokens * self.seen_tokens * (self.query_width + self.context_width)
+        return 2 * tokens * self.layer_parameters + attention
+
+
+@cache
+def layer_kinds(model: Transformer) -> tuple[tuple[Transformer, int], ...]:
+    """The kinds of layers of a model, each as a model of such layers alone, and how many there are of each."""
+    return tuple(Counter(model.of_layer(layer) for layer in range(model.layers)).items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -237,6 +319,8 @@ class Layout:
     pipeline: int = 1  # Stages in a row
     data: int = 1  # Replicas
     context: int = 1  # Ranks that shard the tokens of a sequence
+    # Blocks of keys and values go around a ring of these while attention is computed; otherwise they are gathered
+    context_ring: bool = False
     expert: int = 1  # Ranks that shard the experts of a layer, out of replicas and ranks of context
     chunks: int = 1  # Chunks of the model on each pipeline device
     micro_batch: int = 1  # Sequences of a micro-batch

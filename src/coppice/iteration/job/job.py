@@ -364,6 +364,12 @@ def layout_of(table: LayoutTable, gpus: int) -> Layout:
         for field in msgspec.structs.fields(LayoutTable)
         if (value := getattr(table, field.name)) is not None
     }
+    if (comm := given.pop("cp_comm", None)) is not None:
+        if given.get("context", 1) == 1:
+            raise InputError(
+                f"`layout.cp_comm`: expected cp of 2 or more beside {comm}, found none: give it."
+            )
+        given["context_ring"] = comm == "p2p"
     given["recompute"] = Recompute(given.get("recompute", "none"))
     given["shard"] = Shard(given.get("shard", "none"))
     given.setdefault("sequence_parallel", True)

@@ -27,6 +27,27 @@ class ModelTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
         None
     )
     head_width: Annotated[_Size, Meta(description="width of a head; 0: hidden / heads")] | None = None
+    value_width: Annotated[_Size, Meta(description="width of a head of values; 0: head_width")] | None = None
+    kv_rank: (
+        Annotated[
+            _Size, Meta(description="latent attention: width of what keys and values are made from; 0: none")
+        ]
+        | None
+    ) = None
+    query_rank: (
+        Annotated[_Size, Meta(description="latent attention: width of what queries are made from; 0: hidden")]
+        | None
+    ) = None
+    rope_width: (
+        Annotated[_Size, Meta(description="latent attention: of head_width, what carries positions")] | None
+    ) = None
+    window: Annotated[_Size, Meta(description="tokens before it that a token sees; 0: all")] | None = None
+    full_every: (
+        Annotated[_Size, Meta(description="every so many layers have no window; 0: all have it")] | None
+    ) = None
+    mtp_layers: (
+        Annotated[_Size, Meta(description="layers behind the last that predict further words (MTP)")] | None
+    ) = None
     ffn: Annotated[_Count, Meta(description="width of the MLP")] | None = None
     gated: Annotated[bool, Meta(description="the MLP is gated: three matrices instead of two")] | None = None
     seq: Annotated[_Count, Meta(description="tokens of a sequence")] | None = None
@@ -80,6 +101,15 @@ class LayoutTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
     pp: Annotated[_Count, Meta(description="pipeline: stages in a row")] | None = None
     dp: Annotated[_Count, Meta(description="replicas; left out: what the other degrees leave")] | None = None
     cp: Annotated[_Count, Meta(description="ranks that shard the tokens of a sequence")] | None = None
+    cp_comm: (
+        Annotated[
+            Literal["all_gather", "p2p"],
+            Meta(
+                description="how cp ranks get keys and values: all at once, or block by block beside attention"
+            ),
+        ]
+        | None
+    ) = None
     ep: Annotated[_Count, Meta(description="ranks, out of dp x cp, that shard experts")] | None = None
     chunks: Annotated[_Count, Meta(description="chunks of the model on each device of a pipeline")] | None = (
         None

@@ -154,17 +154,26 @@ def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float)
 
 
 def _context(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExchange]:
-    """Context parallelism: keys and values all-gathered in every attention pass, their gradients reduce-scattered."""
-    seconds = context_seconds(model, layout, cluster)
-    if not seconds:
-        return []
-    size = 2 * _HALF * layout.micro_batch * model.seq * model.kv_width / layout.tensor
-    loads = _loads(cluster, size, layout.context, layout.tensor, 1, seconds)
-    kinds = [(FORWARD, "all_gather"), (BACKWARD, "all_gather"), (BACKWARD, "reduce_scatter")]
-    kinds += [(RECOMPUTE, "all_gather")] if layout.recompute is Recompute.FULL else []
+    """Context parallelism: keys and values gathered in every attention pass, and their gradients scattered; or sent."""
+    forward, backward = context_seconds(model, layout, cluster)
+    size = _HALF * layout.micro_batch * model.seq * model.key_value_width / layout.tensor
+    if layout.context_ring:
+        kinds = [(FORWARD, "send", forward), (BACKWARD, "send", backward)]
+    else:
+        kinds = [(FORWARD, "all_gather", forward), (BACKWARD, "all_gather", forward)]
+        kinds += [(BACKWARD, "reduce_scatter", backward - forward)]
+    kinds += [(RECOMPUTE, kinds[0][1], forward)] if layout.recompute is Recompute.FULL else []
     return [
-        GroupExchange(group="cp", collective=kind, size_bytes=size, when=when, seconds=seconds, loads=loads)
-        for when, kind in kinds
+        GroupExchange(
+            group="cp",
+            collective=kind,
+            size_bytes=size,
+            when=when,
+            seconds=seconds,
+            loads=_loads(cluster, size, layout.context, layout.tensor, 1, seconds),
+        )
+        for when, kind, seconds in kinds
+        if seconds
     ]
 
 

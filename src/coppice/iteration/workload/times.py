@@ -16,7 +16,7 @@ from dataclasses import dataclass, replace
 from coppice.iteration.devices import KERNELS
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.machine import Cluster
-from coppice.iteration.transformer import Transformer
+from coppice.iteration.transformer import Transformer, layer_kinds
 from coppice.iteration.workload.model import LayeredModel, MatrixProduct, ModelLayer
 
 _HALF = 2  # bytes of a value
@@ -51,27 +51,50 @@ def transformer_row(model: Transformer, *, fused_attention: bool = True) -> tupl
             parameters=table + model.extra_parameters,
         )
     ]
-    attention = _attention(model, fused=fused_attention)
+    attentions = {
+        view: _attention(view, fused=fused_attention)
+        for view in dict.fromkeys(_attention_view(view) for view, _ in layer_kinds(model))
+    }
     dense, mixture = _mlp(model), _experts(model) if model.experts else None
+
+    def append_layer(view: Transformer, name: str) -> None:
+        row.append(_named(attentions[_attention_view(view)], f"{name}.attention"))
+        if mixture is not None and view.experts:
+            row.append(_named(mixture, f"{name}.experts"))
+        else:
+            row.append(_named(dense, f"{name}.mlp"))
+
     for layer in range(model.layers):
-        row.append(_named(attention, f"layer{layer}.attention"))
-        row.append(
-            _named(mixture, f"layer{layer}.experts")
-            if mixture is not None and model.of_layer(layer).experts
-            else _named(dense, f"layer{layer}.mlp")
-        )
+        append_layer(model.of_layer(layer), f"layer{layer}")
     scored = model.scored_tokens or model.seq
-    row.append(
-        ModelLayer(
-            name="head",
-            kind="head",
-            products=(MatrixProduct(rows=scored, n=model.vocab, k=model.hidden),),
-            passed_bytes=6 * _HALF * scored * model.vocab,
-            activation_bytes=2 * _HALF * scored * model.vocab,
-            parameters=head,
-        )
+    last = ModelLayer(
+        name="head",
+        kind="head",
+        products=(MatrixProduct(rows=scored, n=model.vocab, k=model.hidden),),
+        passed_bytes=6 * _HALF * scored * model.vocab,
+        activation_bytes=2 * _HALF * scored * model.vocab,
+        parameters=head,
     )
+    row.append(last)
+    for further in range(model.mtp_layers):
+        row.append(
+            ModelLayer(
+                name=f"mtp{further}.joined",
+                kind="mlp",
+                products=(MatrixProduct(rows=model.seq, n=model.hidden, k=2 * model.hidden),),
+                passed_bytes=6 * _HALF * model.seq * model.hidden,
+                activation_bytes=4 * _HALF * model.seq * model.hidden,
+                parameters=2 * model.hidden**2 + 3 * model.hidden,
+            )
+        )
+        append_layer(model.of_layer(model.layers - 1), f"mtp{further}")
+        row.append(replace(last, name=f"mtp{further}.head", parameters=0.0))
     return tuple(row)
+
+
+def _attention_view(view: Transformer) -> Transformer:
+    """A model of such layers, as far as attention tells them apart."""
+    return replace(view, experts=0, experts_per_token=1)
 
 
 def _named(layer: ModelLayer, name: str) -> ModelLayer:
@@ -81,27 +104,34 @@ def _named(layer: ModelLayer, name: str) -> ModelLayer:
 def _small(model: Transformer) -> tuple[float, float]:
     """Parameters outside of matrices: of attention, and of the MLP."""
     if not model.biases:
-        return model.hidden, model.hidden
-    attention = 3 * model.hidden + model.query_width + 2 * model.kv_width
+        return model.hidden + model.query_rank + model.kv_rank, model.hidden
+    attention = 3 * model.hidden + model.query_width + model.key_value_width
     return attention, model.small_parameters - attention
 
 
 def _attention(model: Transformer, *, fused: bool) -> ModelLayer:
-    """Norm, query-key-value projection, attention, and output projection."""
-    seq, width = model.seq, model.query_width
+    """Norm, projections to queries, keys and values, attention, and output projection."""
+    seq, queries, context, pair = model.seq, model.query_width, model.context_width, model.key_value_width
     scores = 0.0 if fused else 5 * model.heads * seq * seq
+    if model.kv_rank:
+        heads = queries - model.heads * model.rope_width + context
+        products = [
+            MatrixProduct(rows=seq, n=model.latent_width, k=model.hidden),
+            MatrixProduct(rows=seq, n=queries, k=model.query_rank or model.hidden),
+            MatrixProduct(rows=seq, n=heads, k=model.kv_rank),
+        ]
+    else:
+        products = [MatrixProduct(rows=seq, n=queries + pair, k=model.hidden)]
     return ModelLayer(
         name="",
         kind="attention",
-        products=(
-            MatrixProduct(rows=seq, n=width + 2 * model.kv_width, k=model.hidden),
-            MatrixProduct(rows=seq, n=model.hidden, k=width),
-        ),
-        attention=4 * seq * seq * width,
+        products=(*products, MatrixProduct(rows=seq, n=model.hidden, k=context)),
+        attention=2 * seq * (model.seen_tokens if fused else seq) * (queries + context),
         attention_shape=(model.heads, seq),
         passed_bytes=5 * _HALF * seq * model.hidden,
         # Input of the norm 2, of q, k, v 2, the mask 1; queries and the context 2 each, keys and values.
-        activation_bytes=seq * (5 * model.hidden + 2 * _HALF * width + 2 * _HALF * model.kv_width) + scores,
+        activation_bytes=seq * (5 * model.hidden + _HALF * (queries + context + pair + model.latent_width))
+        + scores,
         parameters=model.attention_parameters + _small(model)[0],
     )
 
