@@ -283,7 +283,9 @@ def test_the_search(run: Run) -> None:
     words = ["train", "search", "gpt-7.5b", "--topology", "dgx-a100", "--gpus", "16", "--global-batch", "32"]
     shown = run(*words, "--top", "3").out.splitlines()
     assert shown[0].startswith("gpt-7.5b on 16 GPUs of 2 x dgx-a100")
-    assert len(shown) == 5
+    assert all(line.endswith("%") for line in shown[2:5])
+    assert shown[5].startswith("The fastest ")
+    assert len(shown) == 6
     assert all(len(line) <= 80 for line in shown)
     found = run(*words, "--json").json
     assert found["fitting"] + found["too_large"] == found["tried"]

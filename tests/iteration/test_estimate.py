@@ -21,7 +21,7 @@ from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.layer_work import LayerWork, gathering_seconds, hop_seconds
 from coppice.iteration.machine import Cluster, tile_share
-from coppice.iteration.memory import memory_of
+from coppice.iteration.memory import Fit, fit_of, memory_of
 from coppice.iteration.models import MODELS, model_named
 from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
 from coppice.iteration.pipeline.orders import interleaved
@@ -78,7 +78,10 @@ def test_what_costs_what() -> None:
     assert base.mfu < 0.7
     full = estimate(GPT, replace(BASE, recompute=Recompute.FULL), A100)
     # One more forward pass; gradients are added to sums as often as before.
-    assert full.compute == pytest.approx(4 / 3 * base.compute, rel=0.02)
+    work = LayerWork.of(GPT, BASE, A100)
+    assert full.compute == pytest.approx(base.compute * (1 + work.forward / work.layer), rel=1e-12)
+    # A forward pass is a third of both, but that attention behind it computes scores again.
+    assert 0.3 < work.forward / work.layer < 1 / 3
     assert full.tensor == pytest.approx(1.5 * base.tensor)
     chunked = estimate(GPT, replace(BASE, chunks=3), A100)
     assert chunked.bubble < base.bubble / 2
@@ -345,8 +348,9 @@ MODEL = MODELS["gpt-7.5b"]
 
 def test_nothing_that_fits_is_faster() -> None:
     found = search_layouts(MODEL, CLUSTER, 16, 32)
-    times = [each.estimate.seconds for each in found.found]
-    assert times == sorted(times)
+    surely = [each.estimate.seconds for each in found.found if each.fit is Fit.YES]
+    tight = [each.estimate.seconds for each in found.found if each.fit is Fit.TIGHT]
+    assert [each.estimate.seconds for each in found.found] == sorted(surely) + sorted(tight)
     assert all(each.memory.total <= 80e9 for each in found.found)
     degrees = [1, 2, 4, 8, 16]
     for tensor, pipeline, micro_batch in itertools.product(degrees[:4], degrees[:3], degrees[:4]):
@@ -365,8 +369,11 @@ def test_nothing_that_fits_is_faster() -> None:
                 sequence_parallel=tensor > 1,
                 fused_attention=True,
             )
-            if memory_of(MODEL, layout).total <= 80e9:
-                assert estimate(MODEL, layout, CLUSTER).seconds >= times[0] - 1e-9
+            held, seconds = memory_of(MODEL, layout).total, estimate(MODEL, layout, CLUSTER).seconds
+            if fit_of(held, 80e9) is Fit.YES:
+                assert seconds >= surely[0] - 1e-9
+            if held <= 80e9:
+                assert seconds >= min(surely + tight) - 1e-9
 
 
 def test_where_nothing_fits() -> None:

@@ -20,19 +20,19 @@ from coppice.iteration.measured.table import DeviceTable
 
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.6))
 """Tiles of kernels for products: rows, columns, and the rate of full ones over that of the largest."""
-TILE_POWER = 0.857
+TILE_POWER = 0.766
 """How strongly waves that are not full count: others finish their tiles faster meanwhile."""
 LAUNCH_SECONDS = 4.6e-6
 """Seconds between the end of a kernel and the begin of the next."""
 _ALIGNED = 64  # columns of rows of 128 bytes, which tensor cores are loaded with
-MISALIGNED = 0.675
-MISALIGNED_HEAD = 0.46
+MISALIGNED = 0.664
+MISALIGNED_HEAD = 0.441
 """Share of their rate that products reach whose rows are not multiples of 128 bytes, and heads not of 16 bytes."""
-HALF_SEQ, HALF_WIDTH, _HALF_WIDTH_UNFUSED = 274.0, 12.4, 64.0
+HALF_SEQ, HALF_WIDTH, _HALF_WIDTH_UNFUSED = 256.0, 11.1, 64.0
 """Tokens of a sequence, and width of a head, with which attention reaches half of what long and wide ones reach."""
-BACKWARD_SHARE = 0.581
+BACKWARD_SHARE = 0.712
 """Rate of the backward pass of attention over that of the forward pass."""
-SCORE_PASSES = {"softmax": 3.82, "eager": 9.72}
+SCORE_PASSES = {"softmax": 3.21, "eager": 8.42}
 """Passes over scores that leave the chip, by what computes their softmax, mask and dropout."""
 
 

@@ -7,12 +7,36 @@ and passes in flight of 1F1B and its interleaved form, as in Korthikanti et al. 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
+from enum import StrEnum
 
 from coppice.iteration.frameworks import MEGATRON, Framework
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, dealt_layers
 from coppice.iteration.workload.model import LayeredModel
 
 _WEIGHT, _ADAM = 2, 12  # bytes for each parameter
+TIGHT = 0.92, 1.08
+"""Of published runs that are said to take less than the first of these shares of the memory of a GPU, one in a hundred
+or fewer ran out of it; of those that are said to take more than the second, as few ran."""
+
+
+class Fit(StrEnum):
+    """Whether a job fits."""
+
+    YES = "yes"
+    TIGHT = "tight"
+    NO = "no"
+
+
+def fit_of(held_bytes: float, memory_bytes: float) -> Fit:
+    """Whether what a GPU is said to keep fits its memory.
+
+    Examples:
+        >>> [str(fit_of(held, 80e9)) for held in (70e9, 79e9, 90e9)]
+        ['yes', 'tight', 'no']
+    """
+    least, most = TIGHT
+    share = held_bytes / memory_bytes
+    return Fit.YES if share <= least else Fit.TIGHT if share <= most else Fit.NO
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -61,7 +85,7 @@ def memory_of(model: Transformer | LayeredModel, layout: Layout, framework: Fram
 def _of_device(model: Transformer, layout: Layout, framework: Framework, device: int) -> Memory:
     """Memory of a pipeline device; the first one has the embedding, the last one the output layer."""
     last = device == layout.pipeline - 1
-    held = dealt_layers(model.layers, layout.pipeline)[device]
+    held = dealt_layers(model.layers, layout.pipeline)[device] + (model.mtp_layers if last else 0)
     tables = 1 if layout.pipeline > 1 or model.tied else 2
     layer = model.dense_parameters / model.layers / layout.tensor
     dense = held * layer + tables * model.vocab * model.hidden / layout.tensor
@@ -84,13 +108,14 @@ def _of_device(model: Transformer, layout: Layout, framework: Framework, device:
         activations += layer_bytes(model, replace(layout, recompute=Recompute.NONE), framework)
     tokens = model.seq / layout.context * layout.micro_batch
     scored = (model.scored_tokens or model.seq) / model.seq
+    words = model.vocab if framework.gathers_logits else model.vocab / layout.tensor
     gathered = 2 * layer if layout.shard is Shard.ZERO3 and layout.replicas > 1 else 0.0
     return Memory(
         parameters=_WEIGHT * (kept(Shard.ZERO3) + gathered),
         gradients=framework.kept_gradient_bytes * kept(Shard.ZERO2, Shard.ZERO3),
         optimizer=_ADAM * kept(Shard.ZERO1, Shard.ZERO2, Shard.ZERO3),
         activations=activations,
-        logits=framework.logit_bytes * tokens * scored * model.vocab / layout.tensor if last else 0.0,
+        logits=framework.logit_bytes * tokens * scored * words if last else 0.0,
         runtime=framework.runtime_bytes,
     )
 
@@ -105,12 +130,14 @@ def layer_bytes(model: Transformer, layout: Layout, framework: Framework = MEGAT
     scores = framework.score_bytes * model.heads * model.seq / layout.tensor
     if layout.fused_attention or layout.recompute is Recompute.SELECTIVE:
         scores = 0.0
-    # Queries and the context, keys and values; then the results of the matrices of the MLP, as 16-bit values each.
-    inner = 4 * model.query_width + 4 * model.kv_width + 2 * model.mlp_matrices * model.mlp_width
+    # Queries, the context, keys and values; then the results of the matrices of the MLP, as 16-bit values each.
+    inner = 2 * (model.query_width + model.context_width + model.key_value_width)
+    inner += 2 * model.mlp_matrices * model.mlp_width
     # What goes to experts and what comes back.
     inner += 4 * model.hidden * model.routed_share * model.expert_layers / model.layers
     kept = framework.kept_share * inner / layout.tensor
-    return unit * framework.kept_norm_bytes / split + tokens * (kept + scores)
+    latent = 2 * tokens * model.latent_width / split
+    return unit * framework.kept_norm_bytes / split + latent + tokens * (kept + scores)
 
 
 def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:

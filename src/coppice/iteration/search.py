@@ -6,13 +6,16 @@ The closed form orders them all; the best are simulated, and then ordered by wha
 from __future__ import annotations
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
+from coppice.iteration.accuracy import APART, estimate_range
+from coppice.iteration.anchoring import Anchor, correction
 from coppice.iteration.estimate import Estimate, estimate
 from coppice.iteration.machine import Cluster
-from coppice.iteration.memory import Memory, memory_of
+from coppice.iteration.memory import Fit, Memory, fit_of, memory_of
 from coppice.iteration.predicted import predict
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
@@ -71,6 +74,7 @@ class FoundLayout:
     layout: Layout  # The layout
     estimate: Estimate  # Its iteration
     memory: Memory  # What a GPU keeps
+    fit: Fit  # Whether that surely fits, or may
 
     @property
     def why(self) -> str:
@@ -92,9 +96,14 @@ class FoundLayout:
 class LayoutSearch:
     """Result of a search."""
 
-    found: Sequence[FoundLayout]  # Layouts that fit, the fastest first
+    found: Sequence[FoundLayout]  # Layouts that fit, the fastest first, before those that may fit
     tried: int  # Layouts that divide the model and the batch
     too_large: int  # Those of them that do not fit into memory
+
+    @property
+    def fitting(self) -> int:
+        """Layouts that fit, with or without what is computed again."""
+        return self.tried - self.too_large
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -102,7 +111,8 @@ class SimulatedLayout:
     """Layout that fits, simulated."""
 
     found: FoundLayout  # The layout, and its closed form
-    seconds: float  # An iteration
+    seconds: float  # An iteration, by what is simulated and what was measured
+    simulated_seconds: float  # By what is simulated
     mfu: float  # Share of the peak that operations of the model make up
     # Where the time goes (see :class:`coppice.iteration.step.simulated.SimulatedStep`)
     parts: Mapping[str, float]
@@ -112,7 +122,7 @@ class SimulatedLayout:
         """Largest cost apart from its layers, as text."""
         costs = {words: self.parts[name] for name, words in _COSTS.items()}
         name = max(costs, key=lambda each: costs[each])
-        return f"{name} {100 * costs[name] / self.seconds:.0f}%"
+        return f"{name} {100 * costs[name] / self.simulated_seconds:.0f}%"
 
 
 _COSTS = {
@@ -126,9 +136,16 @@ _COSTS = {
 
 
 def simulated_layouts(
-    model: Transformer | LayeredModel, cluster: Cluster, found: Sequence[FoundLayout]
+    model: Transformer | LayeredModel,
+    cluster: Cluster,
+    found: Sequence[FoundLayout],
+    anchors: Sequence[Anchor] = (),  # Measured steps, which correct the times
 ) -> list[SimulatedLayout]:
-    """Simulate layouts, fastest first; only gradient all-reduces of a sequential model overlap."""
+    """Simulate layouts, fastest first before those that may not fit.
+
+    Only gradient all-reduces of a sequential model overlap.
+    """
+    spread = estimate_range(cluster).spread
     simulated = []
     for each in found:
         layout = each.layout
@@ -138,10 +155,23 @@ def simulated_layouts(
             result = simulate_step(step, order, name=name, overlap=usual_overlap(layout))
         else:
             result = simulate_step(transformer_step(model, layout, cluster), order, name=name)
+        factor = correction(layout, anchors, spread).factor if anchors else 1.0
         simulated.append(
-            SimulatedLayout(found=each, seconds=result.seconds, mfu=result.mfu, parts=result.parts)
+            SimulatedLayout(
+                found=each,
+                seconds=factor * result.seconds,
+                simulated_seconds=result.seconds,
+                mfu=result.mfu / factor,
+                parts=result.parts,
+            )
         )
-    return sorted(simulated, key=lambda each: each.seconds)
+    return sorted(simulated, key=lambda each: (each.found.fit is not Fit.YES, each.seconds))
+
+
+def as_fast(best: Sequence[SimulatedLayout]) -> int:
+    """How many of the first layouts estimates cannot tell apart from the first."""
+    most = best[0].seconds * math.exp(APART) if best else 0.0
+    return sum(1 for _ in itertools.takewhile(lambda each: each.seconds <= most, best))
 
 
 def search_layouts(
@@ -154,8 +184,9 @@ def search_layouts(
 ) -> LayoutSearch:
     """Search all layouts of a model over a number of GPUs.
 
-    Tensor parallelism stays inside a box; of recomputation the least that fits is taken, of sharing out states of the
-    optimizer both ways; experts are sharded by as many ranks as divide them. A sequential model has replicas alone.
+    Tensor parallelism stays inside a box; of recomputation the least that fits is taken, and what fits barely besides;
+    of sharding states of the optimizer both ways; experts are sharded by as many ranks as divide them. A sequential
+    model has replicas alone. Layouts that may not fit come behind those that do.
     Exhaustive: what the cost grows with is the number of divisors of GPUs, layers and batch.
     """
     found: list[FoundLayout] = []
@@ -163,18 +194,21 @@ def search_layouts(
     least: tuple[float, Layout] | None = None
     for layout in _layouts(model, cluster, gpus, global_batch, fused_attention=fused_attention):
         tried += 1
+        fits = False
         for recompute in _RECOMPUTES if isinstance(model, Transformer) else _RECOMPUTES[:1]:
             each = replace(layout, recompute=recompute)
             held = memory_of(model, each, cluster.framework)
-            if held.total <= cluster.device.memory_bytes:
-                found.append(
-                    FoundLayout(layout=each, estimate=estimate_of(model, each, cluster), memory=held)
-                )
-                break
             if least is None or held.total < least[0]:
                 least = held.total, each
-        else:
-            too_large += 1
+            if held.total > cluster.device.memory_bytes:
+                continue
+            fit = fit_of(held.total, cluster.device.memory_bytes)
+            taken = estimate_of(model, each, cluster)
+            found.append(FoundLayout(layout=each, estimate=taken, memory=held, fit=fit))
+            fits = True
+            if fit is Fit.YES:
+                break
+        too_large += not fits
     if not found:
         room = cluster.device.memory_bytes / 1e9
         if least is None:
@@ -188,7 +222,7 @@ def search_layouts(
                 f"{least[1].tensor}, pp {least[1].pipeline}, dp {least[1].data}): take more GPUs."
             )
         raise InputError(msg)
-    found.sort(key=lambda each: each.estimate.seconds)
+    found.sort(key=lambda each: (each.fit is not Fit.YES, each.estimate.seconds))
     return LayoutSearch(found=found, tried=tried, too_large=too_large)
 
 

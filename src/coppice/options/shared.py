@@ -259,3 +259,14 @@ DeviceOption = Annotated[
     str | None,
     option("GPU, or file of a measured one [default: by the topology's name].", "--device", metavar="NAME"),
 ]
+
+
+AnchorOption = Annotated[
+    list[str] | None,
+    option(
+        "Correct the estimate by a measured step: JSON or TOML with measured_seconds and what that run had otherwise "
+        "([layout], [cluster], ...), or the job's trace by PyTorch's profiler; may be repeated.",
+        "--anchor",
+        metavar="FILE",
+    ),
+]

@@ -10,7 +10,7 @@ from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import argument, option
 from coppice.options.calls import verb
-from coppice.options.shared import JobsOption
+from coppice.options.shared import AnchorOption, JobsOption
 
 if TYPE_CHECKING:
     from coppice.iteration.composing.advice import Advice
@@ -49,6 +49,7 @@ class SearchOptions(JobOptions, frozen=True, kw_only=True):
 
     gpus: Annotated[int | None, option("Number of GPUs to use, in whole boxes [default: all].", ge=1)] = None
     top: Annotated[int, option("How many to print.", ge=1)] = 10
+    anchor: AnchorOption = None
 
 
 class ComparePoliciesCall(JobOptions, frozen=True, kw_only=True):
@@ -133,14 +134,21 @@ class FoundLayouts:
     machines: Machines
     gpus: int  # So many of the machines' are used
     tried: LayoutSearch  # All of them by the closed form
-    best: Sequence[SimulatedLayout]  # Simulated, the fastest first
+    best: Sequence[SimulatedLayout]  # Simulated, the fastest first, as many as were asked for
+    alike: int  # How many of those that were simulated estimates cannot tell apart from the fastest
 
 
 def layouts_of(options: SearchOptions, loaded: Callable[..., Any] | None = None) -> FoundLayouts:
-    """Try every layout, and simulate the best."""
+    """Try every layout, and simulate the best.
+
+    Args:
+        loaded: Loads a topology.
+    """
+    from coppice.iteration.anchoring import read_anchor
+    from coppice.iteration.composing.composed import simulated_job
     from coppice.iteration.job.file import with_values
     from coppice.iteration.job.job import machines_of, model_of, profile_of
-    from coppice.iteration.search import search_layouts, simulated_layouts
+    from coppice.iteration.search import as_fast, search_layouts, simulated_layouts
     from coppice.iteration.transformer import Layout
 
     record, folder = options.record()
@@ -158,9 +166,19 @@ def layouts_of(options: SearchOptions, loaded: Callable[..., Any] | None = None)
     framework, fused = profile_of(record.run, Layout(fused_attention=keeps if keeps is not None else True))
     cluster = replace(machines.cluster, framework=framework)
     tried = search_layouts(model, cluster, count, record.layout.global_batch or 1, fused_attention=fused)
-    best = simulated_layouts(model, cluster, tried.found[: max(MOST_SIMULATED, options.top)])
+    anchors = [
+        read_anchor(path, record, lambda job: simulated_job(job).seconds, folder=folder, loaded=loaded)
+        for path in options.anchor or ()
+    ]
+    best = simulated_layouts(model, cluster, tried.found[: max(MOST_SIMULATED, options.top)], anchors)
     return FoundLayouts(
-        record=record, model=model, machines=machines, gpus=count, tried=tried, best=best[: options.top]
+        record=record,
+        model=model,
+        machines=machines,
+        gpus=count,
+        tried=tried,
+        best=best[: options.top],
+        alike=as_fast(best),
     )
 
 

@@ -17,18 +17,19 @@ from coppice.errors import CheckError, InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option
 from coppice.options.names import CALIBRATED
-from coppice.options.shared import JsonOption
+from coppice.options.shared import AnchorOption, JsonOption
 from coppice.text import columns, seconds_text
 
 if TYPE_CHECKING:
     from coppice.iteration.accuracy import EstimateRange
+    from coppice.iteration.anchoring import Anchor
     from coppice.iteration.composing.composed import ComposedStep
     from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.job.what_if import WhatIf, WhatIfRow
     from coppice.iteration.step.simulated import SimulatedStep
     from coppice.iteration.transformer import Transformer
     from coppice.iteration.workload.model import LayeredModel
-    from coppice.outputs.shapes.training import ExpectedRangeJson, WayJson
+    from coppice.outputs.shapes.training import AnchorJson, ExpectedRangeJson, WayJson
 
 
 ContentionOption = Annotated[
@@ -52,6 +53,21 @@ WhatIfOption = Annotated[
         was=["--degrade degrade={}"],
     ),
 ]
+
+
+def anchors_of(options: JobOptions, files: Sequence[str] | None) -> list[Anchor]:
+    """Measured steps of a job, from files."""
+    from coppice.cli.train.job_options import load_of_job
+    from coppice.iteration.anchoring import read_anchor
+    from coppice.iteration.composing.composed import simulated_job
+
+    if not files:
+        return []
+    record, folder = options.record()
+    return [
+        read_anchor(path, record, lambda job: simulated_job(job).seconds, folder=folder, loaded=load_of_job)
+        for path in files
+    ]
 
 
 def answers(
@@ -146,12 +162,13 @@ def answers_table(found: Sequence[WhatIf]) -> list[str]:
 
 
 @with_options(
-    f"job {LAYOUT_OPTIONS} policy collectives model contention trace what_if rates settings as_json"
+    f"job {LAYOUT_OPTIONS} policy collectives model contention anchor trace what_if rates settings as_json"
 )
 def estimate(
     options: JobOptions,
     *,
     contention: ContentionOption = 0.0,
+    anchor: AnchorOption = None,
     trace: TraceOption = None,
     what_if: WhatIfOption = None,
     as_json: JsonOption = False,
@@ -165,12 +182,15 @@ def estimate(
       coppice train estimate gpt-175b --topology dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512
       coppice train estimate gpt-175b --topology dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512 \
         --shard zero1 --policy megatron --trace step.json
+      coppice train estimate job.toml --anchor run.json
       coppice train estimate gpt-175b --topology dgx-h100 --boxes 128 --parallel tp=8,pp=8,dp=16 --collectives nccl
     """  # noqa: D301 (\b is for the help formatter)
     from msgspec.structs import replace as changed_fields
 
     from coppice.iteration.accuracy import estimate_range
+    from coppice.iteration.anchoring import correction
     from coppice.iteration.composing.composed import simulated_job
+    from coppice.iteration.memory import Fit, fit_of
     from coppice.iteration.page.jobs import PART_NAMES
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
@@ -190,29 +210,41 @@ def estimate(
     changed = answers(asked, what_if)
     if trace is not None:
         write_task_trace(composed.times, trace)
+    anchors = anchors_of(options, anchor)
     if found is None:
+        if anchors:
+            raise InputError(
+                f"expected a simulated step for --anchor, found a plan of {asked.run.policy}: leave --anchor out."
+            )
         _print_planned(asked, composed, changed, as_json=as_json)
         return
-    fits = held.total <= machines.device.memory_bytes
+    fits, fit = held.total <= machines.device.memory_bytes, fit_of(held.total, machines.device.memory_bytes)
     # Ranges are known of transformers by rings with fitted constants.
     rings = isinstance(chosen, Transformer) and costs == CALIBRATED and machines.table is None
-    published = estimate_range(machines) if rings else None
+    expected = estimate_range(machines) if rings or anchors else None
+    seconds = found.seconds
+    if anchors and expected is not None:
+        corrected = correction(layout, anchors, expected.spread)
+        expected = expected.corrected(corrected.factor, corrected.spread, len(anchors))
+        seconds *= corrected.factor
     memory = held.parts
-    samples = layout.global_batch / found.seconds
+    samples, mfu = layout.global_batch / seconds, found.mfu * found.seconds / seconds
     priced = None if costs == CALIBRATED else model_of(asked.run.model).name
     if as_json:
         print_json(
             "train-estimate",
             {
-                "iteration_seconds": found.seconds,
-                "expected_range": None if published is None else _range_record(published, found.seconds),
-                "mfu": found.mfu,
+                "iteration_seconds": seconds,
+                "expected_range": None if expected is None else _range_record(expected, found.seconds),
+                "anchors": [_anchor_record(each) for each in anchors],
+                "mfu": mfu,
                 "samples_per_second": samples,
                 "tokens_per_second": samples * chosen.seq if isinstance(chosen, Transformer) else None,
                 "memory_bytes": held.total,
                 "memory_bytes_by_part": memory,
                 "memory_by_part": memory,
                 "fits": fits,
+                "fit": fit.value,
                 "collective_costs": costs,
                 "collectives": costs,
                 "model_name": priced,
@@ -224,10 +256,15 @@ def estimate(
             },
         )
     else:
-        room = "" if fits else f": more than the {machines.device.memory_bytes / 1e9:.0f} GB of it"
+        size = f"{machines.device.memory_bytes / 1e9:.0f} GB"
+        room = {
+            Fit.YES: "",
+            Fit.TIGHT: f", tight: of runs so near its {size}, some ran and some did not",
+            Fit.NO: f": more than its {size}",
+        }[fit]
         kept = ", ".join(f"{part} {value / 1e9:.3g}" for part, value in memory.items())
         fields = [
-            ("iteration", f"{seconds_text(found.seconds)}, {100 * found.mfu:.3g}% of the peak (MFU)"),
+            ("iteration", f"{seconds_text(seconds)}, {100 * mfu:.3g}% of the peak (MFU)"),
             (f"as {found.order}", _beside(found)),
             _pace(chosen, samples),
             (
@@ -242,8 +279,10 @@ def estimate(
             ("memory", f"{held.total / 1e9:.3g} GB of a {machines.device.name}{room}"),
             ("of it (GB)", kept),
         ]
-        if published is not None:
-            fields.insert(1, ("range", _range_text(published, found.seconds)))
+        if expected is not None:
+            fields.insert(1, ("range", _range_text(expected, found.seconds)))
+        for each in anchors:
+            fields.insert(1, ("anchor", _anchor_text(each, seconds / found.seconds)))
         if costs != CALIBRATED:
             assumed = f"simulated with model {model_of(asked.run.model).name}"
             fields.insert(3, ("collectives", f"{costs}, all groups at once, {assumed}"))
@@ -256,23 +295,34 @@ def estimate(
         )
 
 
-def _range_text(published: EstimateRange, seconds: float) -> str:
-    """The range of published runs in words."""
-    low, high = (seconds_text(each) for each in published.of(seconds))
-    runs = f"{published.runs} published ones ({published.like})"
+def _range_text(expected: EstimateRange, seconds: float) -> str:
+    """The range of such runs in words."""
+    low, high = (seconds_text(each) for each in expected.of(seconds))
+    runs = f"{expected.runs} published ones ({expected.like})"
     return f"{low} to {high}: 80% of such runs are expected there, by {runs}"
 
 
-def _range_record(published: EstimateRange, seconds: float) -> ExpectedRangeJson:
-    low, high = published.of(seconds)
+def _range_record(expected: EstimateRange, seconds: float) -> ExpectedRangeJson:
+    low, high = expected.of(seconds)
     return {
         "low_seconds": low,
         "high_seconds": high,
         "expected_share": 0.8,
         "share": 0.8,
-        "runs": published.runs,
-        "like": published.like,
+        "runs": expected.runs,
+        "like": expected.like,
     }
+
+
+def _anchor_text(anchor: Anchor, factor: float) -> str:
+    """A measured step, and by how much it moves the estimate, in words."""
+    measured, estimated = seconds_text(anchor.measured), seconds_text(anchor.estimated)
+    away = f"{anchor.measured / anchor.estimated - 1:+.1%}"
+    return f"{measured} measured where {estimated} is estimated ({away}): this estimate moves by {factor - 1:+.1%}"
+
+
+def _anchor_record(anchor: Anchor) -> AnchorJson:
+    return {"measured_seconds": anchor.measured, "estimated_seconds": anchor.estimated}
 
 
 def _print_planned(

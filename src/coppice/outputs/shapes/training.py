@@ -18,6 +18,13 @@ class ExpectedRangeJson(TypedDict):
     like: str
 
 
+class AnchorJson(TypedDict):
+    """A measured step that an estimate is corrected by."""
+
+    measured_seconds: float
+    estimated_seconds: float
+
+
 class PathPartJson(TypedDict):
     """A part of the critical path of an iteration."""
 
@@ -80,6 +87,7 @@ class EstimateJson(TypedDict):
 
     iteration_seconds: float
     expected_range: ExpectedRangeJson | None
+    anchors: list[AnchorJson]
     mfu: float
     samples_per_second: float
     tokens_per_second: float | None
@@ -87,6 +95,7 @@ class EstimateJson(TypedDict):
     memory_bytes_by_part: dict[str, float]
     memory_by_part: Annotated[dict[str, float], former("memory_bytes_by_part")]
     fits: bool
+    fit: str
     collective_costs: str
     collectives: Annotated[str, former("collective_costs")]
     model_name: str | None
@@ -126,9 +135,11 @@ class LayoutJson(TypedDict):
     recompute: str
     shard: str
     iteration_seconds: float
+    simulated_seconds: float
     closed_form_seconds: float
     mfu: float
     memory_bytes: float
+    fit: str
     why: str
 
 
@@ -140,6 +151,7 @@ class LayoutsJson(TypedDict):
     fitting: int
     simulated: int
     layouts: list[LayoutJson]
+    indistinguishable: int
 
 
 class PipelineOrderJson(TypedDict):

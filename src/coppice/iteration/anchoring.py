@@ -1,0 +1,170 @@
+"""Correct estimates by steps that were measured: runs of the same model teach most about those most like them.
+
+Theory. The logarithm of measured over estimated seconds of a run has parts: one of the software and the cluster, which
+is near none where a framework is run as its profile says, and large where it is not; one that runs of a model share,
+and more of it where their degrees are the same; one of its own. All are taken as normal, the first as one of two,
+so that a measured step that is where estimates usually are moves another layout little, and one that is far away moves
+all of them (Kriging, Matheron 1963, of a mixture). Shares are those of published runs that were left out of the fit
+(`benchmarks/exam.py --left-out`).
+"""
+
+from __future__ import annotations
+
+import json
+import math
+import statistics
+import tomllib
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from coppice.errors import InputError
+from coppice.files import decode_utf8
+from coppice.iteration.job.file import with_values
+from coppice.iteration.job.job import TrainingJob, job_of
+from coppice.iteration.job.tables import JobRecord
+from coppice.iteration.traces.kinds import read_trace_bytes
+from coppice.iteration.transformer import Layout
+
+FAR_CHANCE, FAR_WIDTH = 0.03, 0.3
+"""How likely a software is not as its profile says, and the usual distance of its times then, in logarithms."""
+MODEL_SHARE, ALIKE_SHARE = 0.17, 0.6
+"""Shares of the variance of an estimate that two runs of a model have in common, and two whose degrees are alike."""
+LIKE = ("tensor", "pipeline", "micro_batch", "recompute")
+"""Degrees and settings that make two layouts alike."""
+SAME_SHARE = 0.97
+"""Share that two runs of one layout have in common."""
+_MEASURED = "measured_seconds"
+
+
+@dataclass(frozen=True, kw_only=True)
+class Anchor:
+    """A measured step of a job."""
+
+    layout: Layout  # How the job lay on the GPUs
+    measured: float  # Seconds
+    estimated: float  # Seconds, by the same model that estimates the others
+
+    @property
+    def distance(self) -> float:
+        """Logarithm of measured over estimated seconds."""
+        return math.log(self.measured / self.estimated)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Correction:
+    """What anchors say of the estimate of a layout."""
+
+    factor: float  # Of the estimate
+    spread: float  # Usual distance of measured from corrected times, in logarithms
+
+
+def correction(layout: Layout, anchors: Sequence[Anchor], spread: float) -> Correction:
+    """Correct the estimate of a layout by anchors.
+
+    Args:
+        spread: Usual distance of measured from estimated times where software is as its profile says, in logarithms.
+
+    Examples:
+        The layout that was measured takes what was measured; another one moves less, unless the distance is large:
+
+        >>> measured, other = Layout(tensor=8, data=2, global_batch=8), Layout(tensor=2, data=8, global_batch=8)
+        >>> near = [Anchor(layout=measured, measured=1.1, estimated=1.0)]
+        >>> far = [Anchor(layout=measured, measured=2.0, estimated=1.0)]
+        >>> [round(correction(each, near, 0.07).factor, 2) for each in (measured, other)]
+        [1.1, 1.02]
+        >>> [round(correction(each, far, 0.07).factor, 1) for each in (measured, other)]
+        [2.0, 1.9]
+    """
+    layouts = [each.layout for each in anchors]
+    found = np.asarray([each.distance for each in anchors])
+    own = spread**2
+    alike = np.asarray([[_likeness(a, b) for b in layouts] for a in layouts])
+    towards = np.asarray([_likeness(layout, each) for each in layouts])
+    chances, means, variances = [], [], []
+    for chance, width in ((1 - FAR_CHANCE, 0.0), (FAR_CHANCE, FAR_WIDTH)):
+        between = own * alike + width**2
+        between[np.diag_indices_from(between)] = own + width**2
+        weights = np.linalg.solve(between, own * towards + width**2)
+        likely = -0.5 * (found @ np.linalg.solve(between, found) + np.linalg.slogdet(between)[1])
+        chances.append(math.log(chance) + likely)
+        means.append(float(weights @ found))
+        variances.append(float(own + width**2 - weights @ (own * towards + width**2)))
+    of = np.exp(np.asarray(chances) - max(chances))
+    of /= of.sum()
+    mean = float(of @ means)
+    return Correction(
+        factor=math.exp(mean),
+        spread=math.sqrt(float(of @ (np.asarray(variances) + np.square(means))) - mean**2),
+    )
+
+
+def _likeness(one: Layout, other: Layout) -> float:
+    """Share of the variance of estimates that two runs have in common."""
+    if one == other:
+        return SAME_SHARE
+    return ALIKE_SHARE if all(getattr(one, name) == getattr(other, name) for name in LIKE) else MODEL_SHARE
+
+
+def read_anchor(
+    path: Path | str,
+    record: JobRecord,
+    simulate: Callable[[TrainingJob], float],
+    *,
+    folder: Path | None = None,
+    loaded: Callable[..., Any] | None = None,
+) -> Anchor:
+    """Read a measured step: JSON or TOML with its seconds, and what it has otherwise than a job; or a trace.
+
+    Args:
+        path: A file with `measured_seconds` and tables of a job, whose keys replace those of the job; or the trace of
+            the job's own step by the profiler of PyTorch.
+        record: The job.
+        simulate: Estimates the seconds of a job.
+        folder: Where the job looks for its files.
+        loaded: Loads a topology.
+
+    Raises:
+        InputError: If the file is neither, or the job that it tells of cannot be estimated.
+    """
+    where, content = str(path), read_trace_bytes(path)
+    if b'"traceEvents"' in content:
+        made, measured = job_of(record, folder=folder, loaded=loaded), _step_seconds(path)
+    else:
+        data = _tables(content, where)
+        measured = data.pop(_MEASURED, None)
+        if isinstance(measured, bool) or not isinstance(measured, int | float) or not 0 < measured < math.inf:
+            found = "none" if measured is None else repr(measured)
+            raise InputError(f"`{_MEASURED}`: expected seconds of a step above 0, found {found} in {where}.")
+        wrong = next((name for name, each in data.items() if not isinstance(each, dict)), None)
+        if wrong is not None:
+            raise InputError(
+                f"`{wrong}`: expected {_MEASURED} and tables of a job (such as layout), found it in {where}."
+            )
+        made = job_of(with_values(record, data), folder=folder, loaded=loaded)
+    return Anchor(layout=made.layout, measured=float(measured), estimated=simulate(made))
+
+
+def _step_seconds(path: Path | str) -> float:
+    """Median of the steps of a trace."""
+    from coppice.iteration.kineto import read_kineto
+
+    steps = read_kineto(path).steps
+    if not steps:
+        raise InputError(
+            f"expected steps in {path}, found no ProfilerStep: profile with a schedule and call step(), or write "
+            f"{_MEASURED} in a JSON file."
+        )
+    return statistics.median(steps) / 1e6
+
+
+def _tables(content: bytes, where: str) -> dict[str, Any]:
+    """The tables of a JSON or TOML file."""
+    text = decode_utf8(content, file=where)
+    try:
+        return dict(json.loads(text) if text.lstrip().startswith("{") else tomllib.loads(text))
+    except (json.JSONDecodeError, tomllib.TOMLDecodeError) as error:
+        raise InputError(f"expected JSON or TOML in {where}, found otherwise: {error}.") from None
