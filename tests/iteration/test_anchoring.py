@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from coppice.iteration import anchoring
 from coppice.iteration.anchoring import Anchor, correction
-from coppice.iteration.memory import TIGHT, Fit, fit_of
+from coppice.iteration.memory import TIGHT, MemoryFit, fit_of
 from coppice.iteration.transformer import Layout, Recompute
 from support.commands import run
 
@@ -182,10 +182,10 @@ def test_what_takes_nearly_the_memory_is_tight(job: Path) -> None:
     assert [
         fit_of(share * 80e9, 80e9) for share in (least - 0.01, least + 0.01, most - 0.01, most + 0.01)
     ] == [
-        Fit.YES,
-        Fit.TIGHT,
-        Fit.TIGHT,
-        Fit.NO,
+        MemoryFit.YES,
+        MemoryFit.TIGHT,
+        MemoryFit.TIGHT,
+        MemoryFit.NO,
     ]
     assert estimated(job)["fit"] == "yes"
 

@@ -21,7 +21,7 @@ from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.layer_work import LayerWork, gathering_seconds, hop_seconds
 from coppice.iteration.machine import Cluster, tile_share
-from coppice.iteration.memory import Fit, fit_of, memory_of
+from coppice.iteration.memory import MemoryFit, fit_of, memory_of
 from coppice.iteration.models import MODELS, model_named
 from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
 from coppice.iteration.pipeline.orders import interleaved
@@ -348,8 +348,8 @@ MODEL = MODELS["gpt-7.5b"]
 
 def test_nothing_that_fits_is_faster() -> None:
     found = search_layouts(MODEL, CLUSTER, 16, 32)
-    surely = [each.estimate.seconds for each in found.found if each.fit is Fit.YES]
-    tight = [each.estimate.seconds for each in found.found if each.fit is Fit.TIGHT]
+    surely = [each.estimate.seconds for each in found.found if each.fit is MemoryFit.YES]
+    tight = [each.estimate.seconds for each in found.found if each.fit is MemoryFit.TIGHT]
     assert [each.estimate.seconds for each in found.found] == sorted(surely) + sorted(tight)
     assert all(each.memory.total <= 80e9 for each in found.found)
     degrees = [1, 2, 4, 8, 16]
@@ -370,7 +370,7 @@ def test_nothing_that_fits_is_faster() -> None:
                 fused_attention=True,
             )
             held, seconds = memory_of(MODEL, layout).total, estimate(MODEL, layout, CLUSTER).seconds
-            if fit_of(held, 80e9) is Fit.YES:
+            if fit_of(held, 80e9) is MemoryFit.YES:
                 assert seconds >= surely[0] - 1e-9
             if held <= 80e9:
                 assert seconds >= min(surely + tight) - 1e-9

@@ -56,7 +56,7 @@ class Anchor:
 
 @dataclass(frozen=True, kw_only=True)
 class Correction:
-    """What anchors say of the estimate of a layout."""
+    """Factor on the estimate of a layout that follows from anchors."""
 
     factor: float  # Of the estimate
     spread: float  # Usual distance of measured from corrected times, in logarithms

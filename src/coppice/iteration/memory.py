@@ -19,7 +19,7 @@ TIGHT = 0.92, 1.08
 or fewer ran out of it; of those that are said to take more than the second, as few ran."""
 
 
-class Fit(StrEnum):
+class MemoryFit(StrEnum):
     """Whether a job fits."""
 
     YES = "yes"
@@ -27,8 +27,8 @@ class Fit(StrEnum):
     NO = "no"
 
 
-def fit_of(held_bytes: float, memory_bytes: float) -> Fit:
-    """Whether what a GPU is said to keep fits its memory.
+def fit_of(held_bytes: float, memory_bytes: float) -> MemoryFit:
+    """Whether the estimated memory of a job fits a GPU.
 
     Examples:
         >>> [str(fit_of(held, 80e9)) for held in (70e9, 79e9, 90e9)]
@@ -36,7 +36,7 @@ def fit_of(held_bytes: float, memory_bytes: float) -> Fit:
     """
     least, most = TIGHT
     share = held_bytes / memory_bytes
-    return Fit.YES if share <= least else Fit.TIGHT if share <= most else Fit.NO
+    return MemoryFit.YES if share <= least else MemoryFit.TIGHT if share <= most else MemoryFit.NO
 
 
 @dataclass(frozen=True, kw_only=True)

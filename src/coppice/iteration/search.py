@@ -15,7 +15,7 @@ from coppice.iteration.accuracy import APART, estimate_range
 from coppice.iteration.anchoring import Anchor, correction
 from coppice.iteration.estimate import Estimate, estimate
 from coppice.iteration.machine import Cluster
-from coppice.iteration.memory import Fit, Memory, fit_of, memory_of
+from coppice.iteration.memory import Memory, MemoryFit, fit_of, memory_of
 from coppice.iteration.predicted import predict
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
@@ -74,7 +74,7 @@ class FoundLayout:
     layout: Layout  # The layout
     estimate: Estimate  # Its iteration
     memory: Memory  # What a GPU keeps
-    fit: Fit  # Whether that surely fits, or may
+    fit: MemoryFit  # Whether that surely fits, or may
 
     @property
     def why(self) -> str:
@@ -165,11 +165,11 @@ def simulated_layouts(
                 parts=result.parts,
             )
         )
-    return sorted(simulated, key=lambda each: (each.found.fit is not Fit.YES, each.seconds))
+    return sorted(simulated, key=lambda each: (each.found.fit is not MemoryFit.YES, each.seconds))
 
 
 def as_fast(best: Sequence[SimulatedLayout]) -> int:
-    """How many of the first layouts estimates cannot tell apart from the first."""
+    """Number of layouts that may be the fastest: estimates of two differ that much from measurements."""
     most = best[0].seconds * math.exp(APART) if best else 0.0
     return sum(1 for _ in itertools.takewhile(lambda each: each.seconds <= most, best))
 
@@ -206,7 +206,7 @@ def search_layouts(
             taken = estimate_of(model, each, cluster)
             found.append(FoundLayout(layout=each, estimate=taken, memory=held, fit=fit))
             fits = True
-            if fit is Fit.YES:
+            if fit is MemoryFit.YES:
                 break
         too_large += not fits
     if not found:
@@ -222,7 +222,7 @@ def search_layouts(
                 f"{least[1].tensor}, pp {least[1].pipeline}, dp {least[1].data}): take more GPUs."
             )
         raise InputError(msg)
-    found.sort(key=lambda each: (each.fit is not Fit.YES, each.estimate.seconds))
+    found.sort(key=lambda each: (each.fit is not MemoryFit.YES, each.estimate.seconds))
     return LayoutSearch(found=found, tried=tried, too_large=too_large)
 
 

@@ -190,7 +190,7 @@ def estimate(
     from coppice.iteration.accuracy import estimate_range
     from coppice.iteration.anchoring import correction
     from coppice.iteration.composing.composed import simulated_job
-    from coppice.iteration.memory import Fit, fit_of
+    from coppice.iteration.memory import MemoryFit, fit_of
     from coppice.iteration.page.jobs import PART_NAMES
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
@@ -258,9 +258,9 @@ def estimate(
     else:
         size = f"{machines.device.memory_bytes / 1e9:.0f} GB"
         room = {
-            Fit.YES: "",
-            Fit.TIGHT: f", tight: of runs so near its {size}, some ran and some did not",
-            Fit.NO: f": more than its {size}",
+            MemoryFit.YES: "",
+            MemoryFit.TIGHT: f", tight: of runs so near its {size}, some ran and some did not",
+            MemoryFit.NO: f": more than its {size}",
         }[fit]
         kept = ", ".join(f"{part} {value / 1e9:.3g}" for part, value in memory.items())
         fields = [

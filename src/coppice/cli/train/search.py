@@ -39,7 +39,7 @@ def search(options: SearchOptions, *, as_json: JsonOption = False) -> None:
       coppice train search llama3-70b --topology dgx-h100 --gpus 64 --global-batch 256 --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.accuracy import APART
-    from coppice.iteration.memory import Fit
+    from coppice.iteration.memory import MemoryFit
     from coppice.iteration.transformer import Transformer
 
     found = layouts_of(options, load_of_job)
@@ -73,7 +73,7 @@ def search(options: SearchOptions, *, as_json: JsonOption = False) -> None:
             f"{degrees} {layout.micro_batch:>3}  {layout.recompute.value:<9}  {layout.shard.value:<6}  "
             f"{seconds_text(each.seconds):>7}  {100 * each.mfu:>4.1f}%  "
             f"{each.found.memory.total / 1e9:>4.0f}  {each.why}"
-            f"{', tight' if each.found.fit is Fit.TIGHT else ''}"
+            f"{', tight' if each.found.fit is MemoryFit.TIGHT else ''}"
         )
     if found.alike > 1:
         lines.append(

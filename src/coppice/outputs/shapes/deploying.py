@@ -220,7 +220,7 @@ class LogsJson(TypedDict):
 
 
 class CallShapeJson(TypedDict):
-    """What the rules of a library tell calls apart by, next to their size."""
+    """What the rules of a library distinguish calls by, next to their size."""
 
     collective: str
     node_count: int
