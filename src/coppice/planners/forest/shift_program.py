@@ -26,6 +26,9 @@ MOST_LOOKS = 32
 MOST_TREES = 8
 """Trees of a root that are told apart at most."""
 
+MOST_STEPS = 100_000
+"""Steps of the simplex method after which it is given up."""
+
 NOTHING = 1e-9
 """Share of the widest link that counts as nothing, as it does for HiGHS."""
 
@@ -120,6 +123,8 @@ class ShiftProgram:
         solver = self.solver = new_solver()
         for option in ("primal_feasibility_tolerance", "dual_feasibility_tolerance"):
             solver.setOptionValue(option, NOTHING)
+        solver.setOptionValue("run_crossover", "off")
+        solver.setOptionValue("simplex_iteration_limit", MOST_STEPS)
         infinite = solver.inf
         free = self.trees + self.roots
         cost = np.concatenate([np.zeros(free), np.ones(self.links)])
@@ -223,12 +228,7 @@ class ShiftProgram:
 
     def solve(self) -> ShiftSolution | None:
         """Weights with least overload in all; None where HiGHS finds none."""
-        self.solver.setOptionValue("solver", "ipm")
-        self.solver.setOptionValue("run_crossover", "off")
-        values = self._solved()
-        self.solver.setOptionValue("solver", "simplex")
-        if values is None:
-            values = self._solved()
+        values = self._solved(interior=True)  # its prices are no extremes
         if values is None:
             return None
         free = self.trees + self.roots
@@ -251,15 +251,21 @@ class ShiftProgram:
             1, -np.ones(1), np.array([lower]), np.array([self.spare]), self.links, np.zeros(1, dtype=np.int32), every,
             self.capacity,
         )  # fmt: skip
-        values = self._solved()
+        values = self._solved(interior=False)  # a vertex has few shifts
         if values is None:
+            values = self._solved(interior=True)
+        if values is None or values[-1] < lower - NOTHING:
             return None
         return values[: self.trees] * self.scale, values[free + self.links : -1] * self.scale
 
-    def _solved(self) -> NDArray[np.float64] | None:
+    def _solved(self, *, interior: bool) -> NDArray[np.float64] | None:
+        """Values of the columns, by the interior point method or the simplex method; None where it finds none."""
         import highspy
 
+        self.solver.setOptionValue("solver", "ipm" if interior else "simplex")
         run_interruptibly(self.solver)
-        if self.solver.getModelStatus() != highspy.HighsModelStatus.kOptimal:
+        status, found = highspy.HighsModelStatus, self.solver.getModelStatus()
+        # The interior point method may stop just short of its tolerance, which is near enough for floats.
+        if found != status.kOptimal and not (interior and found == status.kUnknown):
             return None
         return np.asarray(self.solver.getSolution().col_value)

@@ -43,6 +43,9 @@ MOST_NEW = 4_000
 MOST_FULL = 1_000
 """Shifts of a round from which on none are added at links that are only full."""
 
+PARTS = 100
+"""Into so many ways at least what overloads a link is divided: others have room for little of a heavy tree."""
+
 MOST_TRIED = 400
 """Hops over one link that are tried in a round."""
 
@@ -200,7 +203,7 @@ class Shifting:
                     continue
                 found.append(shift)
                 units = float(weight[shift.tree])
-                wanted -= units
+                wanted -= min(units, over[link] / PARTS) if over[link] else units
                 for other, times in shift.change:
                     if times > 0:
                         costs[other] += _SPREAD * (1 + costs[other]) * times * units / self.capacity[other]
