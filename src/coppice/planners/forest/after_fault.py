@@ -44,8 +44,8 @@ TALLER = Fraction(5, 4)
 WANTED = Fraction(1, 1000)
 """Share of the rate that trees shall lose at most where those that lose nothing are hard to find."""
 
-LOSSY = Fraction(1, 20)
-"""Share of it that they may lose in the end: a plan a little slower is of more use than none."""
+LOSSY = Fraction(1, 4)
+"""Share of it that they may lose in the end: a slower plan is of more use than none."""
 
 FULL = Fraction(199, 200)
 """Share of what links bring to ranks above which they have no room for trees that are packed one by one."""

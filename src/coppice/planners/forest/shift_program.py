@@ -26,7 +26,7 @@ MOST_LOOKS = 32
 MOST_TREES = 8
 """Trees of a root that are told apart at most."""
 
-MOST_STEPS = 100_000
+MOST_STEPS = 4_000
 """Steps of the simplex method after which it is given up."""
 
 NOTHING = 1e-9
@@ -253,6 +253,8 @@ class ShiftProgram:
         )  # fmt: skip
         values = self._solved(interior=False)  # a vertex has few shifts
         if values is None:
+            solver.setOptionValue("run_crossover", "on")
+            solver.setOptionValue("simplex_iteration_limit", 10 * MOST_STEPS)
             values = self._solved(interior=True)
         if values is None or values[-1] < lower - NOTHING:
             return None

@@ -37,17 +37,20 @@ FINER = 0.1
 MOST_CROWDED = 256
 """Overloaded links up to which it is tried for."""
 
-MOST_NEW = 4_000
+MOST_SHIFTS = 12_000
+"""Shifts from which on no more are looked for."""
+
+MOST_NEW = 3_000
 """Shifts that one round adds."""
 
 MOST_FULL = 1_000
 """Shifts of a round from which on none are added at links that are only full."""
 
-PARTS = 100
-"""Into so many ways at least what overloads a link is divided: others have room for little of a heavy tree."""
+HEAVY = 4
+"""How many times the usual weight a tree counts at most: others have room for little of a heavy one."""
 
 MOST_TRIED = 400
-"""Hops over one link that are tried in a round."""
+"""Hops over a link that is only full which are tried in a round."""
 
 UNITS = 2**30
 """Units of weight that an average root gets."""
@@ -133,7 +136,7 @@ class Shifting:
 
     def run(self) -> Forest | None:
         """The forest with its shifts; None where no links could be brought below the most that they may carry."""
-        if self._brought_below(self.wanted, self.topology.num_links):
+        if self._brought_below(self.wanted, self.topology.num_links) and len(self.shifts) < MOST_NEW:
             self._brought_below(self.wanted * FINER, MOST_CROWDED)
         final = self.program.least_overload(self.most)
         if final is None:
@@ -155,7 +158,11 @@ class Shifting:
             total = float(found.over.sum())
             if not total:
                 return True
-            if np.count_nonzero(found.over) > most_crowded or total > 0.9 * before[-PATIENCE]:
+            if (
+                np.count_nonzero(found.over) > most_crowded
+                or len(self.shifts) > MOST_SHIFTS
+                or total > 0.9 * before[-PATIENCE]
+            ):
                 return False
             before.append(total)
             more = self._offered(found.weight[self.classes.number], found.over, found.price)
@@ -179,6 +186,7 @@ class Shifting:
             forest.edge_path
         ]
         draw = np.random.default_rng(len(self.shifts))
+        usual = float(np.median(weight[weight > 0]))
         costs: list[float] = cost.tolist()
         onto = np.array([self._cheapest_ways(costs, reduces=each) for each in (False, True)])
         gain = paid - onto[self.reduces[forest.edge_tree].astype(np.int8), self.child]
@@ -190,7 +198,7 @@ class Shifting:
         ):
             wanted = max(_AMPLE * over[link], _LEAST * self.capacity[link])
             misses = 0
-            for row in rows[:MOST_TRIED].tolist():
+            for row in rows[: MOST_NEW if over[link] else MOST_TRIED].tolist():
                 if (
                     wanted <= 0
                     or len(found) >= (MOST_NEW if over[link] else MOST_FULL)
@@ -203,7 +211,7 @@ class Shifting:
                     continue
                 found.append(shift)
                 units = float(weight[shift.tree])
-                wanted -= min(units, over[link] / PARTS) if over[link] else units
+                wanted -= min(units, HEAVY * usual)
                 for other, times in shift.change:
                     if times > 0:
                         costs[other] += _SPREAD * (1 + costs[other]) * times * units / self.capacity[other]
