@@ -186,7 +186,7 @@ class Shifting:
             forest.edge_path
         ]
         draw = np.random.default_rng(len(self.shifts))
-        usual = float(np.median(weight[weight > 0]))
+        usual, crowded = float(np.median(weight[weight > 0])), int(np.count_nonzero(over))
         costs: list[float] = cost.tolist()
         onto = np.array([self._cheapest_ways(costs, reduces=each) for each in (False, True)])
         gain = paid - onto[self.reduces[forest.edge_tree].astype(np.int8), self.child]
@@ -197,6 +197,8 @@ class Shifting:
             self._rows_over(dear, over, may, gain, draw), key=lambda pair: -over[pair[0]]
         ):
             wanted = max(_AMPLE * over[link], _LEAST * self.capacity[link])
+            if over[link]:
+                wanted = max(wanted, MOST_FULL * usual / crowded)
             misses = 0
             for row in rows[: MOST_NEW if over[link] else MOST_TRIED].tolist():
                 if (
