@@ -433,3 +433,18 @@ class TestShown:
         for command in COMMANDS:
             if command not in rooms:
                 assert elsewhere.get(command, command) in coppice.__all__
+
+
+def test_former_names_of_options_are_taken_in_python_too() -> None:
+    words: dict[str, Any] = {"topology": "dgx-a100", "parallel": "tp=2,pp=2,dp=2", "global_batch": 16}
+    estimate: Any = coppice.train.estimate
+    now = estimate("gpt-7.5b", **words, policy="gpipe+ddp")
+    with pytest.warns(FutureWarning, match="is now `policy`"):
+        assert estimate("gpt-7.5b", **words, order="gpipe", overlap="ddp").seconds == now.seconds
+    with pytest.warns(FutureWarning, match="`overlap` is now `policy`"):
+        assert estimate("gpt-7.5b", **words, policy="gpipe", overlap="ddp").seconds == now.seconds
+    plain = estimate("gpt-7.5b", **words)
+    with pytest.warns(FutureWarning):
+        assert estimate("gpt-7.5b", **words, order="none").seconds == plain.seconds
+    with pytest.raises(InputError, match="estimate has no argument `oder`"):
+        estimate("gpt-7.5b", **words, oder="gpipe")

@@ -6,7 +6,8 @@ import inspect
 import re
 import textwrap
 import typing
-from collections.abc import Callable
+import warnings
+from collections.abc import Callable, Mapping
 from functools import cache, wraps
 from typing import Any, Concatenate, ParamSpec, TypeVar
 
@@ -109,7 +110,8 @@ def verb(
     def decorate(function: Callable[[_Record], _Result]) -> Callable[_Taken, _Result]:
         @wraps(function)
         def run(*args: _Taken.args, **kwargs: _Taken.kwargs) -> _Result:
-            bound = arguments_of(run, signature, hints(), args, kwargs)
+            given = _with_present_names(kwargs, call, signature)
+            bound = arguments_of(run, signature, hints(), args, given)
             made = call(*bound.args, **bound.kwargs)
             for each in options_of(type(made)).values():
                 each.check(getattr(made, each.name))
@@ -121,6 +123,28 @@ def verb(
         return run
 
     return decorate
+
+
+def _with_present_names(
+    given: Mapping[str, Any], record: Any, signature: inspect.Signature
+) -> Mapping[str, Any]:
+    """Arguments by the names that they have now; a warning names the new one of each that has another."""
+    if given.keys() <= signature.parameters.keys():
+        return given
+    former = {
+        flag.flag: (each.name, flag.value) for each in options_of(record).values() for flag in each.former
+    }
+    found = {name: value for name, value in given.items() if name in signature.parameters}
+    for name, value in given.items():
+        present, template = former.get(f"--{name.replace('_', '-')}", (name, "{}"))
+        if name in signature.parameters:
+            continue
+        if present != name:
+            warnings.warn(f"`{name}` is now `{present}`.", FutureWarning, stacklevel=3)
+        value = value if template.strip("+") == "{}" else template.strip("+").format(value)
+        joined = [each for each in (found.get(present), value) if each not in (None, "none")]
+        found[present] = "+".join(joined) or "none" if template.startswith("+") else value
+    return found
 
 
 def _with_arguments(text: str, record: Any) -> str:
