@@ -152,7 +152,8 @@ def _warnings(
         )
     if imbalances:
         names = shortened([imbalance.node for imbalance in imbalances], _SHOWN)
-        found.append(f"{names} can send more than it receives: the cut bound may be out of reach.")
+        more = "it receives" if len(imbalances) == 1 else "they receive"
+        found.append(f"{names} can send more than {more}: the cut bound may be out of reach.")
     return found
 
 

@@ -20,7 +20,7 @@ class Assumptions(Struct, frozen=True, kw_only=True):
     """Assumptions of a model of time that replace its own."""
 
     overhead: Annotated[
-        float | None, option("US of a message beyond its links, in a model without protocols", ge=0)
+        float | None, option("Time of a message beyond its links in us, in a model without protocols", ge=0)
     ] = None
     sharing: Annotated[
         Sharing | None,
@@ -31,10 +31,11 @@ class Assumptions(Struct, frozen=True, kw_only=True):
         int | None, option("concurrent messages from a GPU, and to a GPU, 0 for any number", ge=0)
     ] = None
     reduce_rate: Annotated[
-        float | None, option("GB/S at which a GPU adds what it receives, which takes no time otherwise")
+        float | None,
+        option("Rate in GB/s at which a GPU adds what it receives, which takes no time otherwise"),
     ] = None
     channel_rate: Annotated[
-        float | None, option("GB/S of a channel, instead of the protocol's for these GPUs")
+        float | None, option("Rate in GB/s of a channel, instead of the protocol's for these GPUs")
     ] = None
     gpu: Annotated[
         str | None, option("volta, ampere, hopper or blackwell, instead of that of the topology's name")
