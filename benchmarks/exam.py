@@ -35,7 +35,8 @@ from exam_published import Run, errors_of, figures_of, read_rows, runs_of
 from exam_rows import Predicted, Row, predict, run_of
 from tables import Table, replace_generated
 
-PAGE = Path(__file__).with_name("exam.md")
+HERE = Path(__file__).parent
+PAGE = HERE / "exam.md"
 
 PAPERS = {
     "vtrain_multi": "6.6%",
@@ -297,7 +298,9 @@ def main() -> None:
         tables = left_out_tables(options.folder)
         print("\n".join(each.text() for each in tables))
         if options.write:
-            replace_generated(PAGE, "exam.py --left-out", "\n".join(each.markdown() for each in tables))
+            replace_generated(
+                HERE / "exam.md", "exam.py --left-out", "\n".join(each.markdown() for each in tables)
+            )
         return
     made, everything = table(options.folder)
     print(made.text())

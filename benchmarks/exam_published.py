@@ -41,6 +41,8 @@ FRAMEWORKS = (
     ("", "", "megatron", None),
 )
 """What ran a row, by its source: the first that suits."""
+CAPPED = "H100-96G"
+"""GPUs of rows whose note has their power in place of their device's."""
 VARIANTS = "best that fits"
 """Words in the note of a row that is one variant of a run."""
 
@@ -121,7 +123,9 @@ def runs_of(rows: Iterable[Row], folder: Path) -> Iterator[Run]:
 def _job(row: Row, folder: Path) -> TrainingJob:
     record = parse_job_record(row["job"], where=row["id"])
     framework, attention = framework_of(row)
-    record = with_values(record, {"run": {"framework": framework, "attention": attention}})
+    device = CAPPED if "500 W" in row["note"] else None
+    values = {"run": {"framework": framework, "attention": attention}, "cluster": {"device": device}}
+    record = with_values(record, values)
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return job_of(record, folder=folder)

@@ -117,7 +117,8 @@ def layouts_of(row: Row) -> Iterator[Layout]:
 
 def cluster_of(row: Row) -> Cluster:
     """The GPUs of a row."""
-    chip = CHIPS.get(row["gpu"], row["gpu"])
+    # Pairs ran on cards of 500 W.
+    chip = CHIPS.get(row["gpu"], row["gpu"]) if "set" in row else "H100-96G"
     count, rate = NICS[row.get("set", "overlap_pairs")]
     return Cluster(
         device=DEVICES[chip],

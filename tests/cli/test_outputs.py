@@ -88,6 +88,7 @@ WITHOUT = {
 """Outputs that no command above writes, and why."""
 
 INPUTS = {
+    "--anchor",
     "--hosts",
     "--secret",
     "--weights",

@@ -40,6 +40,7 @@ SIMULATING = {
 """Commands that simulate."""
 
 OTHERS = {
+    "schema": "what outputs hold",
     "bound": "a limit, without a time at a size",
     "algorithms": "counts of steps",
     "verify": "counts",

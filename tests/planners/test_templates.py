@@ -279,7 +279,7 @@ def test_plan_from_end_to_end(monkeypatch: pytest.MonkeyPatch) -> None:
     assert forest_in(result.plan).num_images == 16
     assert result.report.ok
     assert result.loss == 0
-    fleeting = {"seconds", "verify_seconds", "seconds_by_stage", "peak_rss_bytes"}
+    fleeting = {"seconds", "planning_seconds", "verify_seconds", "seconds_by_stage", "peak_rss_bytes"}
     records = [
         {key: value for key, value in made.record().items() if key not in fleeting}
         for made in (plain, result)

@@ -27,6 +27,7 @@ _SHEETS = (
     ("A100", 312e12, 1.555e12, 40e9, 300e9, 8, 108),
     ("A100-80G", 312e12, 2.039e12, 80e9, 300e9, 8, 108),
     ("H100", 989.4e12, 3.35e12, 80e9, 450e9, 8, 132),
+    ("H100-96G", 989.4e12, 2.4e12, 96e9, 450e9, 8, 132),
     ("H200", 989.4e12, 4.8e12, 141e9, 450e9, 8, 132),
     ("B200", 2250e12, 8e12, 180e9, 900e9, 8, 148),
     ("GB200", 2500e12, 8e12, 186e9, 900e9, 64, 148),
@@ -46,9 +47,10 @@ DEVICES = {
     )
     for name, flops, rate, size, link, box, processors in _SHEETS
 }
-"""By name; NVIDIA's data sheets of V100 SXM2, A100 SXM4 (40 and 80 GB), H100 SXM5, H200 SXM, B200, and of the NVL72
-racks of GB200 and GB300, of whose 72 GPUs jobs use 64; AMD's of MI300X, and of MI250X, a die of which has half of 383
-TFLOP/s, 3.28 TB/s and 128 GB, and five links of 50 GB/s to others."""
+"""By name; NVIDIA's data sheets of V100 SXM2, A100 SXM4 (40 and 80 GB), H100 SXM5, H200 SXM, B200, of H100s of 96 GB
+that are capped at 500 W (2.4 TB/s; PyTorch publishes runs on them), and of the NVL72 racks of GB200 and GB300, of whose
+72 GPUs jobs use 64; AMD's of MI300X, and of MI250X, a die of which has half of 383 TFLOP/s, 3.28 TB/s and 128 GB, and
+five links of 50 GB/s to others."""
 
 
 @dataclass(frozen=True, kw_only=True)

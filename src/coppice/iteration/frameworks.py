@@ -104,8 +104,8 @@ FRAMEWORKS = {
         Framework(
             name="fsdp",
             about="PyTorch FSDP with kernels of PyTorch 2: torchtitan, fms-fsdp, KempnerForge",
-            norm_passes=15.0,
-            activation_passes=9.99,
+            norm_passes=12.0,
+            activation_passes=4.0,
             loss_passes=13.0,
             gradient_bytes=2.0,
             accumulated_bytes=5.08,
