@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from fractions import Fraction
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 from typer.testing import CliRunner
 
@@ -259,6 +260,12 @@ def test_any_text_is_read_or_refused(text: str) -> None:
 
 
 @given(st.lists(st.fractions(0, 1000, max_denominator=20), min_size=1, max_size=8))
+@example([Fraction(5683, 7), *(Fraction(1, each) for each in (9, 10, 13, 17, 19))])
 def test_ratios_are_kept(values: list[Fraction]) -> None:
-    weights = parse_weights("\n".join(map(str, values)), where="w")
+    text = "\n".join(map(str, values))
+    if math.lcm(*(each.denominator for each in values)) * max(values) >= 1 << 31:
+        with pytest.raises(InputError, match=r"ratios of numbers below 2\^31"):
+            parse_weights(text, where="w")
+        return
+    weights = parse_weights(text, where="w")
     assert [w * sum(values) for w in weights] == [v * sum(weights) for v in values]
