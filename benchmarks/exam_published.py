@@ -19,7 +19,7 @@ from typing import Any
 
 from coppice.errors import InputError
 from coppice.iteration.accuracy import estimate_range
-from coppice.iteration.anchoring import Anchor, correction
+from coppice.iteration.anchoring import Anchor, RunSetting, correction
 from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record, with_values
 from coppice.iteration.job.job import TrainingJob, job_of
@@ -175,10 +175,14 @@ def _anchored(timed: Sequence[tuple[Run, float]]) -> Iterator[float]:
         if run.row["exact"] and job is not None:
             groups.setdefault(run.row["group"], []).append((run, took, job))
     for (first, estimated, job), *others in groups.values():
-        anchor = Anchor(layout=job.layout, measured=first.measured or 1.0, estimated=estimated)
+        anchor = Anchor(setting=_setting(job), measured=first.measured or 1.0, estimated=estimated)
         for run, took, other in others:
-            factor = correction(other.layout, [anchor], estimate_range(other.cluster).spread).factor
+            factor = correction(_setting(other), [anchor], estimate_range(other.cluster).spread).factor
             yield factor * took / (run.measured or 1.0) - 1
+
+
+def _setting(job: TrainingJob) -> RunSetting:
+    return RunSetting(model=job.model, device=job.cluster.device.name, layout=job.layout)
 
 
 def _memory(runs: Sequence[Run]) -> dict[str, int]:

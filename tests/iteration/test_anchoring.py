@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import math
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +13,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.iteration import anchoring
-from coppice.iteration.anchoring import Anchor, correction
+from coppice.iteration.anchoring import Anchor, RunSetting
 from coppice.iteration.memory import TIGHT, MemoryFit, fit_of
+from coppice.iteration.models import model_named
 from coppice.iteration.transformer import Layout, Recompute
 from support.commands import run
 
@@ -26,8 +28,27 @@ LESS_AND_LESS_ALIKE = (
 )
 
 
+def setting(layout: Layout, *, model: str = "gpt-7.5b", device: str = "H100") -> RunSetting:
+    return RunSetting(model=model_named(model), device=device, layout=layout)
+
+
 def anchor(ratio: float, layout: Layout = MEASURED) -> Anchor:
-    return Anchor(layout=layout, measured=3.0 * ratio, estimated=3.0)
+    return Anchor(setting=setting(layout), measured=3.0 * ratio, estimated=3.0)
+
+
+def correction(layout: Layout, anchors: Sequence[Anchor], spread: float) -> anchoring.Correction:
+    return anchoring.correction(setting(layout), anchors, spread)
+
+
+@pytest.mark.parametrize("other", [{"model": "gpt-18b"}, {"device": "A100-80G"}])
+def test_a_step_of_another_model_or_gpu_is_not_that_of_the_job(other: dict[str, str]) -> None:
+    """A step near its estimate says nothing of another model; one that is far says that the software is another."""
+    near, far = (
+        anchoring.correction(setting(MEASURED, **other), [anchor(ratio)], 0.07).factor
+        for ratio in (1.05, 2.0)
+    )
+    assert near == pytest.approx(1.0, abs=0.003)
+    assert 1.8 < far < 2.0
 
 
 def normal(distance: float, variance: float) -> float:
@@ -139,6 +160,16 @@ def test_a_trace_of_the_job_is_a_measured_step(job: Path, tmp_path: Path) -> Non
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"traceEvents": [*steps, *work, *kernels]}))
     assert estimated(job, "--anchor", str(trace))["anchors"][0]["measured_seconds"] == 1.7
+
+
+def test_a_step_is_estimated_with_the_contention_of_the_job(job: Path, tmp_path: Path) -> None:
+    busy = ("--policy", "ddp", "--contention", "0.5")
+    plain = estimated(job, *busy)
+    step = tmp_path / "run.json"
+    step.write_text(json.dumps({"measured_seconds": 1.0}))
+    found = estimated(job, *busy, "--anchor", str(step))
+    assert found["anchors"][0]["estimated_seconds"] == plain["iteration_seconds"]
+    assert plain["iteration_seconds"] > estimated(job, "--policy", "ddp")["iteration_seconds"]
 
 
 def test_a_search_is_corrected_too(job: Path, tmp_path: Path) -> None:

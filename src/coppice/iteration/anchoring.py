@@ -27,7 +27,8 @@ from coppice.iteration.job.file import with_values
 from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.job.tables import JobRecord
 from coppice.iteration.traces.kinds import read_trace_bytes
-from coppice.iteration.transformer import Layout
+from coppice.iteration.transformer import Layout, Transformer
+from coppice.iteration.workload.model import LayeredModel
 
 FAR_CHANCE, FAR_WIDTH = 0.03, 0.3
 """How likely a software is not as its profile says, and the usual distance of its times then, in logarithms."""
@@ -41,10 +42,19 @@ _MEASURED = "measured_seconds"
 
 
 @dataclass(frozen=True, kw_only=True)
+class RunSetting:
+    """What a run is of, as far as its estimate has errors in common with others."""
+
+    model: Transformer | LayeredModel  # What is trained
+    device: str  # The kind of GPU
+    layout: Layout  # How it lies on the GPUs
+
+
+@dataclass(frozen=True, kw_only=True)
 class Anchor:
     """A measured step of a job."""
 
-    layout: Layout  # How the job lay on the GPUs
+    setting: RunSetting  # What was run
     measured: float  # Seconds
     estimated: float  # Seconds, by the same model that estimates the others
 
@@ -62,8 +72,8 @@ class Correction:
     spread: float  # Usual distance of measured from corrected times, in logarithms
 
 
-def correction(layout: Layout, anchors: Sequence[Anchor], spread: float) -> Correction:
-    """Correct the estimate of a layout by anchors.
+def correction(setting: RunSetting, anchors: Sequence[Anchor], spread: float) -> Correction:
+    """Correct the estimate of a run by anchors.
 
     Args:
         spread: Usual distance of measured from estimated times where software is as its profile says, in logarithms.
@@ -71,19 +81,22 @@ def correction(layout: Layout, anchors: Sequence[Anchor], spread: float) -> Corr
     Examples:
         The layout that was measured takes what was measured; another one moves less, unless the distance is large:
 
-        >>> measured, other = Layout(tensor=8, data=2, global_batch=8), Layout(tensor=2, data=8, global_batch=8)
-        >>> near = [Anchor(layout=measured, measured=1.1, estimated=1.0)]
-        >>> far = [Anchor(layout=measured, measured=2.0, estimated=1.0)]
+        >>> from coppice.iteration.models import model_named
+        >>> measured, other = (
+        ...     RunSetting(model=model_named("gpt-7.5b"), device="H100", layout=Layout(tensor=each)) for each in (8, 2)
+        ... )
+        >>> near = [Anchor(setting=measured, measured=1.1, estimated=1.0)]
+        >>> far = [Anchor(setting=measured, measured=2.0, estimated=1.0)]
         >>> [round(correction(each, near, 0.07).factor, 2) for each in (measured, other)]
         [1.1, 1.02]
         >>> [round(correction(each, far, 0.07).factor, 1) for each in (measured, other)]
         [2.0, 1.9]
     """
-    layouts = [each.layout for each in anchors]
+    settings = [each.setting for each in anchors]
     found = np.asarray([each.distance for each in anchors])
     own = spread**2
-    alike = np.asarray([[_likeness(a, b) for b in layouts] for a in layouts])
-    towards = np.asarray([_likeness(layout, each) for each in layouts])
+    alike = np.asarray([[_likeness(a, b) for b in settings] for a in settings])
+    towards = np.asarray([_likeness(setting, each) for each in settings])
     chances, means, variances = [], [], []
     for chance, width in ((1 - FAR_CHANCE, 0.0), (FAR_CHANCE, FAR_WIDTH)):
         between = own * alike + width**2
@@ -102,11 +115,14 @@ def correction(layout: Layout, anchors: Sequence[Anchor], spread: float) -> Corr
     )
 
 
-def _likeness(one: Layout, other: Layout) -> float:
+def _likeness(one: RunSetting, other: RunSetting) -> float:
     """Share of the variance of estimates that two runs have in common."""
     if one == other:
         return SAME_SHARE
-    return ALIKE_SHARE if all(getattr(one, name) == getattr(other, name) for name in LIKE) else MODEL_SHARE
+    if (one.model, one.device) != (other.model, other.device):
+        return 0.0
+    alike = all(getattr(one.layout, name) == getattr(other.layout, name) for name in LIKE)
+    return ALIKE_SHARE if alike else MODEL_SHARE
 
 
 def read_anchor(
@@ -145,7 +161,8 @@ def read_anchor(
                 f"`{wrong}`: expected {_MEASURED} and tables of a job (such as layout), found it in {where}."
             )
         made = job_of(with_values(record, data), folder=folder, loaded=loaded)
-    return Anchor(layout=made.layout, measured=float(measured), estimated=simulate(made))
+    setting = RunSetting(model=made.model, device=made.cluster.device.name, layout=made.layout)
+    return Anchor(setting=setting, measured=float(measured), estimated=simulate(made))
 
 
 def _step_seconds(path: Path | str) -> float:

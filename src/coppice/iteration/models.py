@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
 from coppice.errors import InputError
@@ -32,9 +33,9 @@ def _llama(
     kv_heads: int = 8,
     seq: int = 8192,
     vocab: int = 128256,
-    **experts: Any,
+    **others: Any,
 ) -> Transformer:
-    """Model like Llama: gated MLP, no biases, an untied output layer; optionally with experts."""
+    """Model like Llama: gated MLP, no biases, an untied output layer; others of its dimensions as given."""
     return Transformer(
         layers=layers,
         hidden=hidden,
@@ -46,7 +47,7 @@ def _llama(
         vocab=vocab,
         tied=False,
         extra_parameters=hidden,
-        **experts,
+        **others,
     )
 
 
@@ -100,44 +101,18 @@ def _switch(layers: int, hidden: int, heads: int, ffn: int, experts: int) -> Tra
 
 def _qwen(layers: int, hidden: int, heads: int, expert_ffn: int) -> Transformer:
     """Mixture of 128 experts, 8 for each token; heads of 128 with norms of queries and keys."""
-    return Transformer(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=4,
-        head_width=128,
-        ffn=expert_ffn,
-        mlp_matrices=3,
-        seq=4096,
-        vocab=151936,
-        tied=False,
-        extra_parameters=hidden + 2 * 128 * layers,
-        experts=128,
-        experts_per_token=8,
-    )
+    sizes = {"head_width": 128, "experts": 128, "experts_per_token": 8}
+    made = _llama(layers, hidden, heads, expert_ffn, kv_heads=4, seq=4096, vocab=151936, **sizes)
+    return replace(made, extra_parameters=hidden + 2 * 128 * layers)
 
 
 def _gpt_oss(layers: int, experts: int) -> Transformer:
     """Mixture whose layers see 128 tokens and all tokens in turn; biases, and a learned score of no token a head."""
     hidden, heads = 2880, 64
+    sizes = {"head_width": 64, "experts": experts, "experts_per_token": 4, "window": 128, "full_every": 2}
     biases = heads * 64 + 2 * 8 * 64 + hidden + heads + experts * (3 * hidden + 1)
-    return Transformer(
-        layers=layers,
-        hidden=hidden,
-        heads=heads,
-        kv_heads=8,
-        head_width=64,
-        ffn=hidden,
-        mlp_matrices=3,
-        seq=4096,
-        vocab=201088,
-        tied=False,
-        extra_parameters=hidden + layers * biases,
-        experts=experts,
-        experts_per_token=4,
-        window=128,
-        full_every=2,
-    )
+    made = _llama(layers, hidden, heads, hidden, seq=4096, vocab=201088, **sizes)
+    return replace(made, extra_parameters=hidden + layers * biases)
 
 
 _LATENT = {"head_width": 192, "value_width": 128, "rope_width": 64, "kv_rank": 512, "query_rank": 1536}

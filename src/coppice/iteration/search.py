@@ -12,7 +12,7 @@ from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
 from coppice.iteration.accuracy import APART, estimate_range
-from coppice.iteration.anchoring import Anchor, correction
+from coppice.iteration.anchoring import Anchor, RunSetting, correction
 from coppice.iteration.estimate import Estimate, estimate
 from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import Memory, MemoryFit, fit_of, memory_of
@@ -155,7 +155,8 @@ def simulated_layouts(
             result = simulate_step(step, order, name=name, overlap=usual_overlap(layout))
         else:
             result = simulate_step(transformer_step(model, layout, cluster), order, name=name)
-        factor = correction(layout, anchors, spread).factor if anchors else 1.0
+        setting = RunSetting(model=model, device=cluster.device.name, layout=layout)
+        factor = correction(setting, anchors, spread).factor if anchors else 1.0
         simulated.append(
             SimulatedLayout(
                 found=each,

@@ -13,6 +13,7 @@ from coppice.options.calls import verb
 from coppice.options.shared import AnchorOption, JobsOption
 
 if TYPE_CHECKING:
+    from coppice.iteration.anchoring import Anchor
     from coppice.iteration.composing.advice import Advice
     from coppice.iteration.composing.compared import ComparedPolicies
     from coppice.iteration.composing.composed import ComposedStep
@@ -125,6 +126,32 @@ def what_if(asked: WhatIfCall) -> list[WhatIf]:
     return what_ifs(asked.load(), list(asked.changes))
 
 
+def anchors_of(
+    options: JobOptions,
+    files: Sequence[str] | None,
+    loaded: Callable[..., Any] | None = None,
+    *,
+    contention: float = 0.0,
+) -> list[Anchor]:
+    """Measured steps of a job, from files.
+
+    Args:
+        loaded: Loads a topology.
+        contention: With which the job is simulated.
+    """
+    from coppice.iteration.anchoring import read_anchor
+    from coppice.iteration.composing.composed import simulated_job
+
+    if not files:
+        return []
+    record, folder = options.record()
+
+    def simulate(made: TrainingJob) -> float:
+        return simulated_job(made, contention=contention or None).seconds
+
+    return [read_anchor(path, record, simulate, folder=folder, loaded=loaded) for path in files]
+
+
 @dataclass(frozen=True, kw_only=True)
 class FoundLayouts:
     """Layouts of a model on a cluster."""
@@ -144,8 +171,6 @@ def layouts_of(options: SearchOptions, loaded: Callable[..., Any] | None = None)
     Args:
         loaded: Loads a topology.
     """
-    from coppice.iteration.anchoring import read_anchor
-    from coppice.iteration.composing.composed import simulated_job
     from coppice.iteration.job.file import with_values
     from coppice.iteration.job.job import machines_of, model_of, profile_of
     from coppice.iteration.search import as_fast, search_layouts, simulated_layouts
@@ -166,10 +191,7 @@ def layouts_of(options: SearchOptions, loaded: Callable[..., Any] | None = None)
     framework, fused = profile_of(record.run, Layout(fused_attention=keeps if keeps is not None else True))
     cluster = replace(machines.cluster, framework=framework)
     tried = search_layouts(model, cluster, count, record.layout.global_batch or 1, fused_attention=fused)
-    anchors = [
-        read_anchor(path, record, lambda job: simulated_job(job).seconds, folder=folder, loaded=loaded)
-        for path in options.anchor or ()
-    ]
+    anchors = anchors_of(options, options.anchor, loaded)
     best = simulated_layouts(model, cluster, tried.found[: max(MOST_SIMULATED, options.top)], anchors)
     return FoundLayouts(
         record=record,

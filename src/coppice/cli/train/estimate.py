@@ -12,13 +12,14 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output.render import print_fields, print_json, print_lines
-from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job
+from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job, load_of_job
 from coppice.errors import CheckError, InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option
 from coppice.options.names import CALIBRATED
 from coppice.options.shared import AnchorOption, JsonOption
 from coppice.text import columns, seconds_text
+from coppice.verbs.train import anchors_of
 
 if TYPE_CHECKING:
     from coppice.iteration.accuracy import EstimateRange
@@ -53,21 +54,6 @@ WhatIfOption = Annotated[
         was=["--degrade degrade={}"],
     ),
 ]
-
-
-def anchors_of(options: JobOptions, files: Sequence[str] | None) -> list[Anchor]:
-    """Measured steps of a job, from files."""
-    from coppice.cli.train.job_options import load_of_job
-    from coppice.iteration.anchoring import read_anchor
-    from coppice.iteration.composing.composed import simulated_job
-
-    if not files:
-        return []
-    record, folder = options.record()
-    return [
-        read_anchor(path, record, lambda job: simulated_job(job).seconds, folder=folder, loaded=load_of_job)
-        for path in files
-    ]
 
 
 def answers(
@@ -188,7 +174,7 @@ def estimate(
     from msgspec.structs import replace as changed_fields
 
     from coppice.iteration.accuracy import estimate_range
-    from coppice.iteration.anchoring import correction
+    from coppice.iteration.anchoring import RunSetting, correction
     from coppice.iteration.composing.composed import simulated_job
     from coppice.iteration.memory import MemoryFit, fit_of
     from coppice.iteration.page.jobs import PART_NAMES
@@ -210,7 +196,7 @@ def estimate(
     changed = answers(asked, what_if)
     if trace is not None:
         write_task_trace(composed.times, trace)
-    anchors = anchors_of(options, anchor)
+    anchors = anchors_of(options, anchor, load_of_job, contention=contention)
     if found is None:
         if anchors:
             raise InputError(
@@ -224,7 +210,8 @@ def estimate(
     expected = estimate_range(machines) if rings or anchors else None
     seconds = found.seconds
     if anchors and expected is not None:
-        corrected = correction(layout, anchors, expected.spread)
+        setting = RunSetting(model=chosen, device=machines.device.name, layout=layout)
+        corrected = correction(setting, anchors, expected.spread)
         expected = expected.corrected(corrected.factor, corrected.spread, len(anchors))
         seconds *= corrected.factor
     memory = held.parts

@@ -80,7 +80,7 @@ class GroupsBoundJson(TypedDict):
     demands: list[DemandJson]
 
 
-class PlannedResultJson(
+class VerifiedPlanJson(
     ProblemJson,
     OptimumRatesJson,
     LoadRatesJson,
@@ -88,12 +88,24 @@ class PlannedResultJson(
     FormerPlannedRatesJson,
     FormerOptimumRatesJson,
 ):
-    """A verified plan, its rate and the optimum."""
+    """What is known of every verified plan: how it was made, its loss, and its busiest link."""
 
     planner: str
     parameters: dict[str, Any]
     optimal: bool
     loss: Exact
+    max_link_load: Exact | None
+    worst_link: str | None
+    verified: bool
+    planning_seconds: float
+    seconds: Annotated[float, former("planning_seconds")]
+    verify_seconds: float
+    seconds_by_stage: dict[str, float]
+
+
+class PlannedResultJson(VerifiedPlanJson):
+    """A verified plan, its rate and the optimum."""
+
     ring_algbw_exact_gb_per_s: Exact | None
     ring_algbw_exact: Annotated[Exact | None, former("ring_algbw_exact_gb_per_s")]
     ring_gain: float | None
@@ -104,13 +116,6 @@ class PlannedResultJson(
     distinct_trees: int | None
     max_height: int | None
     mean_height: float | None
-    max_link_load: Exact | None
-    worst_link: str | None
-    verified: bool
-    planning_seconds: float
-    seconds: Annotated[float, former("planning_seconds")]
-    verify_seconds: float
-    seconds_by_stage: dict[str, float]
     peak_rss_bytes: int
 
 
@@ -296,27 +301,9 @@ class AlgorithmsJson(TypedDict):
     algorithms: list[AlgorithmJson]
 
 
-class CompiledJson(
-    ProblemJson,
-    OptimumRatesJson,
-    LoadRatesJson,
-    AlternativesJson,
-    FormerPlannedRatesJson,
-    FormerOptimumRatesJson,
-):
+class CompiledJson(VerifiedPlanJson):
     """`coppice compile`: a collective written in Python as a verified plan, and as thread blocks."""
 
-    planner: str
-    parameters: dict[str, Any]
-    optimal: bool
-    loss: Exact
-    max_link_load: Exact | None
-    worst_link: str | None
-    verified: bool
-    planning_seconds: float
-    seconds: Annotated[float, former("planning_seconds")]
-    verify_seconds: float
-    seconds_by_stage: dict[str, float]
     operation_count: int
     operations: Annotated[int, former("operation_count")]
     chunks: int
