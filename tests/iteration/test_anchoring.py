@@ -208,6 +208,12 @@ def test_files_that_are_no_measured_step(job: Path, tmp_path: Path, text: str, w
     assert words in " ".join(answer.err.split())
 
 
+def test_a_step_that_is_not_there(job: Path, tmp_path: Path) -> None:
+    answer = run("train", "estimate", job, "--anchor", tmp_path / "none.json")
+    assert answer.status == 2
+    assert "cannot read the measured step" in " ".join(answer.err.split())
+
+
 def test_what_takes_nearly_the_memory_is_tight(job: Path) -> None:
     least, most = TIGHT
     assert [

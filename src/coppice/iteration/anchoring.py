@@ -146,7 +146,7 @@ def read_anchor(
     Raises:
         InputError: If the file is neither, or the job that it tells of cannot be estimated.
     """
-    where, content = str(path), read_trace_bytes(path)
+    where, content = str(path), read_trace_bytes(path, what="the measured step")
     if b'"traceEvents"' in content:
         made, measured = job_of(record, folder=folder, loaded=loaded), _step_seconds(path)
     else:

@@ -249,9 +249,13 @@ class TraceKind(StrEnum):
     CHAKRA = "Chakra execution trace"
 
 
-def read_trace_bytes(path: Path | str) -> bytes:
-    """Content of a file, gzipped or not."""
-    data = read_bytes(path, what="the trace", most_bytes=_MOST_BYTES)
+def read_trace_bytes(path: Path | str, *, what: str = "the trace") -> bytes:
+    """Content of a file, gzipped or not.
+
+    Args:
+        what: What it is expected to be, for messages.
+    """
+    data = read_bytes(path, what=what, most_bytes=_MOST_BYTES)
     if data[:4] in _ZIPPED:
         raise InputError(
             f"expected a trace, gzipped or not, in {path}, found a zip file: unzip it, and name the trace inside."
