@@ -1,6 +1,6 @@
-"""Write the schemas of what commands print as JSON, and the page about them.
+"""Write the page about what commands print as JSON.
 
-Usage: python docs/outputs.py [--check]; with --check nothing is written, and the exit code is 1 if a file is stale.
+Usage: python docs/outputs.py [--check]; with --check nothing is written, and the exit code is 1 if it is stale.
 """
 
 from __future__ import annotations
@@ -9,7 +9,7 @@ import sys
 from pathlib import Path
 
 from coppice.outputs.formats import OUTPUTS, format_of
-from coppice.outputs.schema import SCHEMAS, encoded_schema, schema_path
+from coppice.outputs.schema import read_schema
 
 PAGE = Path(__file__).with_name("json.md")
 BEGIN, END = "<!-- outputs: begin -->", "<!-- outputs: end -->"
@@ -27,9 +27,7 @@ def table() -> str:
 
 
 def _first_sentence(name: str) -> str:
-    import json
-
-    text: str = json.loads(encoded_schema(name)).get("description", "")
+    text: str = read_schema(name)["description"]
     return text.partition(": ")[2] or text
 
 
@@ -41,22 +39,12 @@ def page() -> str:
     return f"{before}{BEGIN}\n\n{table()}\n\n{END}{after}"
 
 
-def files() -> dict[Path, str]:
-    """All generated files with their text."""
-    return {**{schema_path(name): encoded_schema(name) for name in OUTPUTS}, PAGE: page()}
-
-
 def main() -> None:
-    """Write the files, or check them."""
-    made = files()
-    strays = [path for path in SCHEMAS.glob("*.json") if path not in made]
+    """Write the page, or check it."""
+    text = page()
     if "--check" in sys.argv[1:]:
-        stale = [path for path, text in made.items() if not path.is_file() or path.read_text() != text]
-        sys.exit(1 if stale or strays else 0)
-    for path in strays:
-        path.unlink()
-    for path, text in made.items():
-        path.write_text(text)
+        sys.exit(PAGE.read_text() != text)
+    PAGE.write_text(text)
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""What commands print as JSON is held to the schemas that the package ships."""
+"""What commands print as JSON is held to the schemas that `coppice schema` prints."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ NAMES = {format_of(name): name for name in OUTPUTS}
 
 @cache
 def validator(output: str) -> Draft202012Validator:
-    """Made from the file that is shipped, not from the shape."""
+    """A checker of the schema that `coppice schema` prints."""
     schema = read_schema(output)
     Draft202012Validator.check_schema(schema)
     return Draft202012Validator(schema)

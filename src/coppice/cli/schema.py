@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
@@ -29,10 +30,10 @@ def schema(
       coppice schema plan -o plan.schema.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.outputs.formats import OUTPUTS, format_of
-    from coppice.outputs.schema import read_schema, schema_text
+    from coppice.outputs.schema import read_schema
 
     if name is not None:
-        write_text(schema_text(name), output)
+        write_text(json.dumps(read_schema(name), indent=1, ensure_ascii=False) + "\n", output)
         return
     if output is not None:
         raise InputError(

@@ -16,9 +16,6 @@ from coppice.errors import InputError
 from coppice.outputs.formats import OUTPUTS, format_of
 from coppice.text import suggestion
 
-SCHEMAS = Path(__file__).with_name("schemas")
-"""Folder of the schemas, a file each."""
-
 DIALECT = "https://json-schema.org/draft/2020-12/schema"
 
 _NULL = re.compile(r"; null(?! or)[^;.]*")
@@ -78,13 +75,8 @@ def make_schema(output: str) -> dict[str, Any]:
     return {**made, "$defs": dict(sorted(objects.items()))} if objects else made
 
 
-def encoded_schema(output: str) -> str:
-    """The text of the file of a schema."""
-    return json.dumps(make_schema(output), indent=1, ensure_ascii=False) + "\n"
-
-
 def read_schema(output: str) -> dict[str, Any]:
-    """Read the schema of an output, by its name or that of its format.
+    """The schema of an output, by its name or that of its format.
 
     Raises:
         InputError: If there is none.
@@ -96,26 +88,11 @@ def read_schema(output: str) -> dict[str, Any]:
         Traceback (most recent call last):
         coppice.errors.InputError: there is no output 'bonud': did you mean 'bound'?
     """
-    found: dict[str, Any] = json.loads(schema_text(output))
-    return found
-
-
-def schema_text(output: str) -> str:
-    """The text of the schema of an output, by its name or that of its format.
-
-    Raises:
-        InputError: If there is none.
-    """
     formats = {format_of(name): name for name in OUTPUTS}
     name = formats.get(output, output)
     if name not in OUTPUTS:
         raise InputError(f"there is no output {output!r}: {suggestion(output, OUTPUTS)}")
-    return schema_path(name).read_text(encoding="utf-8")
-
-
-def schema_path(output: str) -> Path:
-    """File of the schema of an output."""
-    return SCHEMAS / f"{format_of(output)}.json"
+    return make_schema(name)
 
 
 def fields_of(shape: type) -> dict[str, Any]:
