@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-from coppice.cli.output import render
+from coppice.cli import output
 from support.outputs import checked_document
 
 # Read when numpy or torch is loaded. Arrays of tests are small: threads that share them out would mostly spin.
@@ -41,7 +41,7 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
 def outputs_are_valid() -> Iterator[None]:
     """Hold every JSON that a command prints in this process to its schema."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(render, "document", checked_document)
+        patch.setattr(output, "document", checked_document)
         yield
 
 

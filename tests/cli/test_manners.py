@@ -22,7 +22,7 @@ from coppice.cli import COMMANDS, GROUPS, app
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import TopologyOptions
 from coppice.cli.options.measuring import SteppedSizes
-from coppice.cli.output.render import print_fields
+from coppice.cli.output import print_fields
 from coppice.cli.tune.sweep import chosen_collectives
 from coppice.collectives import Collective
 from coppice.design.search.workload import CollectiveWorkload

@@ -54,7 +54,7 @@ runpy.run_module("coppice", run_name="__main__", alter_sys=True)
 
 
 @pytest.mark.parametrize(
-    "module", ["coppice.cli", "typer", "typer.main", "subprocess", "fractions", "coppice.cli.output.terminal"]
+    "module", ["coppice.cli", "typer", "typer.main", "subprocess", "fractions", "coppice.cli.terminal"]
 )
 def test_interrupting_the_start_is_quiet(module: str) -> None:
     """Ctrl-C while modules are being loaded leaves no traceback; what Python does before our first line is its own."""

@@ -18,9 +18,8 @@ from jsonschema import Draft202012Validator
 
 from cli.conftest import Run
 from cli.test_manners import commands
-from coppice.cli import app
-from coppice.cli.output import render
-from coppice.cli.output.render import json_line, print_json, without_key
+from coppice.cli import app, output
+from coppice.cli.output import json_line, print_json, without_key
 from coppice.errors import InputError
 from coppice.outputs.formats import OUTPUTS, document, format_of
 from coppice.outputs.schema import (
@@ -90,8 +89,8 @@ def kind_of(hint: Any) -> str:
 @cache
 def shapes() -> dict[str, type]:
     found: dict[str, type] = {}
-    for name, output in OUTPUTS.items():
-        if not output.shape.startswith("coppice."):  # the file that it prints has a description of its own
+    for name, declared in OUTPUTS.items():
+        if not declared.shape.startswith("coppice."):  # the file that it prints has a description of its own
             found |= shapes_below(shape_of(name))
     return found
 
@@ -135,9 +134,7 @@ def test_all_commands_with_json_are_described() -> None:
         for words, command in commands()
         if any("--json" in each.opts for each in command.params)
     }
-    described = {
-        re.sub(r" (-.*)$", "", command) for output in OUTPUTS.values() for command in output.commands
-    }
+    described = {re.sub(r" (-.*)$", "", command) for each in OUTPUTS.values() for command in each.commands}
     lazy = typer.main.get_command(app).commands
     groups = {name for name in lazy if getattr(lazy.get(name), "commands", None)}
     callable_groups = {
@@ -272,7 +269,7 @@ def test_tests_hold_commands_to_their_schemas(run: Run, monkeypatch: pytest.Monk
     """A command that prints another key fails its tests."""
     from coppice.cli import model
 
-    assert render.document is checked_document
+    assert output.document is checked_document
     assert run("model", "list", "--json").code == 0
     monkeypatch.setattr(model, "model_record", lambda _: {"name": "x"})
     with pytest.raises(AssertionError, match="'overhead_us' is a required property"):
@@ -283,7 +280,7 @@ def test_infinite_numbers_are_null(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """Should one ever come: JSON has none, and readers would refuse the whole."""
-    monkeypatch.setattr(render, "document", document)
+    monkeypatch.setattr(output, "document", document)
     print_json("lab-down", {"labs": [float("inf"), {"a": (float("nan"), 1.5)}]})
     assert json.loads(capsys.readouterr().out, parse_constant=pytest.fail)["labs"] == [
         None,

@@ -12,7 +12,7 @@ from typer.main import get_command
 from cli.conftest import Run
 from cli.test_times_name_models import EXAMPLES, WORKLOAD, commands
 from coppice.cli import app
-from coppice.cli.output.breaking import broken
+from coppice.cli.terminal import broken
 from coppice.text import columns
 from support.pages import coppice, working_in
 
@@ -164,7 +164,7 @@ def _stdout_of(run: Run, monkeypatch: pytest.MonkeyPatch) -> object:
     """The stream that a command prints to in a test."""
     found = []
     with monkeypatch.context() as patch:
-        patch.setattr("coppice.cli.output.render.terminal_width", lambda _=None: found.append(sys.stdout))
+        patch.setattr("coppice.cli.output.terminal_width", lambda _=None: found.append(sys.stdout))
         run("model", "list")
     return found[0]
 

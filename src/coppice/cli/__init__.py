@@ -18,11 +18,8 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from coppice.cli.options.former import read_former_flags
-from coppice.cli.output.breaking import broken, terminal_width
-from coppice.cli.output.kept import interrupted_words, keeps
-from coppice.cli.output.terminal import use_terminal_characters
-from coppice.cli.output.usage import usage_words
+from coppice.cli.options.usage import read_former_flags, usage_words
+from coppice.cli.terminal import broken, interrupted_words, keeps, terminal_width, use_terminal_characters
 from coppice.errors import CheckError, CoppiceError
 from coppice.interrupts import loading, running
 from coppice.version import __version__
@@ -68,7 +65,7 @@ COMMANDS = {
     "verify": Place(
         "coppice.cli.verify:verify", "Check by counting that a plan or program does what it claims."
     ),
-    "explain": Place("coppice.cli.explain:explain", "Explain a plan: its bottleneck, link loads and trees."),
+    "explain": Place("coppice.cli.report:explain", "Explain a plan: its bottleneck, link loads and trees."),
     "simulate": Place("coppice.cli.simulate:simulate", "Simulate a plan over sizes, with its critical path."),
     "compare": Place("coppice.cli.compare:compare", "Compare all algorithms over sizes with the bounds."),
     "model": Place("coppice.cli.model:app", "List, show and fit time models."),

@@ -5,8 +5,8 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width
-from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.output import print_json, print_lines
+from coppice.cli.terminal import LEAST_WIDTH, terminal_width
 from coppice.collectives import Collective
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption

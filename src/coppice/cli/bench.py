@@ -8,7 +8,7 @@ from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.measuring import SteppedSizes
-from coppice.cli.output.render import json_line
+from coppice.cli.output import json_line
 from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.files import write_atomically

@@ -6,8 +6,8 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.problem import ProblemOptions
-from coppice.cli.output.render import Stages, print_fields, print_json
+from coppice.cli.options.inputs import ProblemOptions
+from coppice.cli.output import Stages, print_fields, print_json
 from coppice.errors import InputError
 from coppice.options.shared import JsonOption, TreesOption
 from coppice.text import bandwidth_text, percent_text, plural, rate_line, seconds_text

@@ -10,11 +10,10 @@ from msgspec.structs import asdict, replace
 
 from coppice.cli import with_flags
 from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import ProblemOptions
 from coppice.cli.options.measuring import AssumeOption, chosen_model
-from coppice.cli.options.problem import ProblemOptions
-from coppice.cli.output.breaking import terminal_width
-from coppice.cli.output.kept import keeps
-from coppice.cli.output.render import print_json, print_lines, progress_bar
+from coppice.cli.output import print_json, print_lines, progress_bar
+from coppice.cli.terminal import keeps, terminal_width
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.options import argument, option

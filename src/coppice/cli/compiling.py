@@ -9,7 +9,7 @@ import typer
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
-from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
+from coppice.cli.output import Stages, print_fields, print_json, to_stdout
 from coppice.errors import InputError
 from coppice.options import argument, option, parse_settings
 from coppice.options.shared import (

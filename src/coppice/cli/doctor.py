@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.render import print_json, print_lines, print_note
+from coppice.cli.output import print_json, print_lines, print_note
 from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.options import argument, option, parse_settings
 from coppice.options.names import JOB_FACTS, TUNING_FILES

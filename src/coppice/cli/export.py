@@ -16,7 +16,7 @@ from coppice.cli import with_flags
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.measuring import chosen_model
-from coppice.cli.output.render import Stages, print_json, print_note, to_stdout, write_text
+from coppice.cli.output import Stages, print_json, print_note, to_stdout, write_text
 from coppice.errors import CoppiceError, InputError
 from coppice.export.formats import FORMATS, MODEL
 from coppice.options import Option, Size, argument, option, options_of, parse_settings

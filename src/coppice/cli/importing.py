@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
-from coppice.cli.output.render import Stages, print_fields, print_json, print_note, to_stdout
+from coppice.cli.output import Stages, print_fields, print_json, print_note, to_stdout
 from coppice.errors import InputError
 from coppice.options import argument, option
 from coppice.options.shared import BoxesOption, JsonOption, OutputOption, RatesOption, SetOption

@@ -10,7 +10,7 @@ import typer
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import TopologyOptions
-from coppice.cli.output.render import Stages, print_fields, print_json, print_lines, progress_bar
+from coppice.cli.output import Stages, print_fields, print_json, print_lines, progress_bar
 from coppice.errors import CheckError, InputError
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption, LauncherOption, LauncherWordsOption, TimeLimitOption

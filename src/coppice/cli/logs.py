@@ -7,9 +7,9 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Annotated, Any
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.logs import RunOption, collective_run, print_warnings
-from coppice.cli.output.breaking import terminal_width
-from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.cli.options.inputs import RunOption, collective_run, print_warnings
+from coppice.cli.output import Stages, print_json, print_lines
+from coppice.cli.terminal import terminal_width
 from coppice.options import argument
 from coppice.options.shared import JsonOption
 from coppice.text import columns, plural, short_size

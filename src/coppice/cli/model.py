@@ -11,10 +11,9 @@ import typer
 
 from coppice.bounds.problem import Problem
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.logs import print_warnings
+from coppice.cli.options.inputs import ProblemOptions, print_warnings
 from coppice.cli.options.measuring import chosen_model
-from coppice.cli.options.problem import ProblemOptions
-from coppice.cli.output.render import (
+from coppice.cli.output import (
     Stages,
     print_fields,
     print_json,

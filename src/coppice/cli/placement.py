@@ -10,8 +10,8 @@ from msgspec import Struct
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import TopologyOptions
 from coppice.cli.options.measuring import chosen_model
-from coppice.cli.output.breaking import LEAST_WIDTH, terminal_width
-from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
+from coppice.cli.output import Stages, print_fields, print_json, print_lines
+from coppice.cli.terminal import LEAST_WIDTH, terminal_width
 from coppice.options import option
 from coppice.options.shared import USUAL_SIZE, JsonOption, ModelOption, RelayGpusOption, SizeOption
 from coppice.text import columns, plural, size_text, time_text

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
-from coppice.cli.output.render import print_json, print_lines, progress_bar
+from coppice.cli.output import print_json, print_lines, progress_bar
 from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.shared import (

@@ -1,4 +1,4 @@
-"""`coppice report`: write a plan as a page, or its topology as a picture."""
+"""`coppice explain` and `report`: explain a plan; write it as a page, or its topology as a picture."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
-from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.cli.output import Stages, print_fields, print_json, print_lines
 from coppice.cli.verify import PlanArgument
 from coppice.errors import InputError
 from coppice.options import option
@@ -89,3 +89,34 @@ def report(
         print_json("report", {"output": str(output), "output_bytes": written, "bytes": written})
         return
     print_lines([f"{output}: {size_text(written)}"])
+
+
+@with_options()
+def explain(
+    plan: PlanArgument,
+    *,
+    top: Annotated[int, option("How many classes of links to list.", ge=1)] = 12,
+    tree: Annotated[int | None, option("Draw this tree.", ge=0)] = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Explain a plan: the cut that limits it, the utilisation of each kind of link, and the shape of its trees.
+
+    The plan is verified first. A tree is drawn for up to 32 ranks, or where --tree asks for one.
+
+    \b
+    Examples:
+      coppice explain plan.json
+      coppice explain plan.json --top 40 --tree 3
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.schedule.explanation import explain as explain_plan
+    from coppice.schedule.explanation import title_of
+
+    with Stages() as stages:
+        stages.begin("reading and verifying the plan")
+        found = explain_plan(plan)
+    found.check_tree(tree)
+    if as_json:
+        print_json("explain", found.record())
+        return
+    print_fields(title_of(found.plan.problem), found.summary)
+    print_lines(found.lines(top=top, tree=tree))

@@ -6,7 +6,7 @@ import json
 from typing import Annotated
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.render import print_fields, print_json, print_lines, write_text
+from coppice.cli.output import print_fields, print_json, print_lines, write_text
 from coppice.errors import InputError
 from coppice.options import argument
 from coppice.options.shared import JsonOption, OutputOption

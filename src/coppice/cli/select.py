@@ -9,9 +9,8 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import structs
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import load_topology
-from coppice.cli.options.logs import print_warnings
-from coppice.cli.output.render import print_fields, print_json, print_lines, to_stdout, without_key
+from coppice.cli.options.inputs import load_topology, print_warnings
+from coppice.cli.output import print_fields, print_json, print_lines, to_stdout, without_key
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.options import argument, option, parse_settings

@@ -11,8 +11,8 @@ from msgspec import Struct
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.measuring import AssumeOption, chosen_model
-from coppice.cli.output.breaking import terminal_width
-from coppice.cli.output.render import Stages, print_fields, print_json, print_lines
+from coppice.cli.output import Stages, print_fields, print_json, print_lines
+from coppice.cli.terminal import terminal_width
 from coppice.errors import InputError
 from coppice.options import argument, option
 from coppice.options.shared import USUAL_SIZE, JsonOption, SizesOption

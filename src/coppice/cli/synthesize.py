@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.problem import ProblemOptions
-from coppice.cli.output.render import Stages, print_fields, print_json, to_stdout
+from coppice.cli.options.inputs import ProblemOptions
+from coppice.cli.output import Stages, print_fields, print_json, to_stdout
 from coppice.cli.plan import plan_fields
 from coppice.errors import InputError
 from coppice.options import option, parse_settings

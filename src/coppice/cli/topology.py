@@ -18,7 +18,7 @@ from coppice.cli.options.inputs import (
     print_reader_warnings,
     settings_with_rates,
 )
-from coppice.cli.output.render import print_fields, print_json, print_lines, write_text
+from coppice.cli.output import print_fields, print_json, print_lines, write_text
 from coppice.errors import InputError
 from coppice.options import argument, option, parse_settings
 from coppice.options.names import FABRICS

@@ -6,7 +6,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.render import Stages, print_fields, print_json, print_note
+from coppice.cli.output import Stages, print_fields, print_json, print_note
 from coppice.errors import InputError
 from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.files import file_name

@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import typer
 
-from coppice.cli.design.cabling import cabling
 from coppice.cli.design.compare import compare
 from coppice.cli.design.find import find
-from coppice.cli.design.schedule import schedule
-from coppice.cli.design.show import show
+from coppice.cli.design.show import cabling, schedule, show
 
 __all__ = ["app"]
 

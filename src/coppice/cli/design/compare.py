@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.breaking import terminal_width
-from coppice.cli.output.render import Stages, print_json, print_lines
+from coppice.cli.output import Stages, print_json, print_lines
+from coppice.cli.terminal import terminal_width
 from coppice.files import write_atomically
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption, PlotOption

@@ -8,10 +8,10 @@ from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
 
-from coppice.cli.design.cabling import LimitOption
+from coppice.cli.design.show import LimitOption
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.breaking import terminal_width
-from coppice.cli.output.render import print_json, print_lines, progress_bar
+from coppice.cli.output import print_json, print_lines, progress_bar
+from coppice.cli.terminal import terminal_width
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import write_atomically

@@ -6,6 +6,8 @@ records (Structs) for options that others share. :func:`with_options` makes the 
     @with_options("topology boxes ... rates settings as_json")
     def show(where: TopologyOptions, *, name: NameOption = None, as_json: JsonOption = False) -> None:
         topology = where.load()
+
+The shell completes values by functions that load no more than the names that they list.
 """
 
 from __future__ import annotations
@@ -21,8 +23,45 @@ from typing import Annotated, Any, get_type_hints
 import typer
 from msgspec import Struct
 
-from coppice.cli.options.completion import algorithm_names, collective_names, model_names, preset_names
+from coppice.collectives import Collective
 from coppice.options import KEYED, RECORD, SETTINGS, Option, option_of, options_of, recorded
+
+
+def collective_names(incomplete: str) -> list[str]:
+    """Complete a collective; of a comma-separated list the last one.
+
+    Examples:
+        >>> collective_names("all_r"), collective_names("broadcast,all_g")
+        (['all_reduce'], ['broadcast,all_gather'])
+    """
+    return _last_of(incomplete, list(Collective))
+
+
+def algorithm_names(incomplete: str) -> list[str]:
+    """Complete an algorithm; of a comma-separated list the last one."""
+    from coppice.planners.algorithms.listing import listed
+
+    return _last_of(incomplete, sorted({entry.name for entry in listed()}))
+
+
+def preset_names(incomplete: str) -> list[str]:
+    """Complete a preset; without a match the shell completes files."""
+    from coppice.topology.presets import PRESETS
+
+    return [name for name in PRESETS if name.startswith(incomplete)]
+
+
+def model_names(incomplete: str) -> list[str]:
+    """Complete a time model."""
+    from coppice.simulation.models import named_models
+
+    return [name for name in named_models() if name.startswith(incomplete)]
+
+
+def _last_of(incomplete: str, names: list[str]) -> list[str]:
+    before, comma, last = incomplete.rpartition(",")
+    return [f"{before}{comma}{name}" for name in names if name.startswith(last)]
+
 
 _COMPLETIONS = {
     "--model": model_names,

@@ -1,27 +1,33 @@
-"""Shared topology argument and options of commands."""
+"""Options that several commands share: topologies, problems, logs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Annotated
 
 from msgspec import Struct
 
 from coppice.cli import with_flags
-from coppice.cli.output.render import print_note
+from coppice.cli.output import print_note
+from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.options import parse_settings
+from coppice.options import option, parse_settings
 from coppice.options.shared import (
     BoxesOption,
+    CollectiveOption,
     RanksOption,
     RatesOption,
     RelaysOption,
+    RootOption,
     RoundOption,
     SetOption,
     TopologyArgument,
+    WeightsOption,
 )
 
 if TYPE_CHECKING:
+    from coppice.bounds.problem import Problem
+    from coppice.logs.records import Log
     from coppice.topology import Topology
 
 
@@ -150,3 +156,53 @@ def print_reader_warnings(warnings: Iterable[str]) -> None:
     """Print the assumptions of a topology reader, with the option that overrides each."""
     for warning in warnings:
         print_note(f"warning: {with_flags(warning, {'settings': '--set'})}")
+
+
+class ProblemOptions(TopologyOptions, frozen=True, kw_only=True):
+    """Options of a collective on a topology."""
+
+    collective: CollectiveOption = Collective.ALL_REDUCE
+    root: RootOption = None
+    weights: WeightsOption = None
+
+    def load_problem(self) -> Problem:
+        """Problem of the options; a rooted collective without ``--root`` has root 0."""
+        from coppice.bounds.problem import Problem
+        from coppice.bounds.weights import read_demands, read_weights
+
+        topology, collective, weights = self.load(), self.collective, self.weights
+        everywhere = collective is Collective.ALL_TO_ALL
+        return Problem(
+            topology=topology,
+            collective=collective,
+            root=0 if collective.rooted and self.root is None else self.root,
+            demands=None if weights is None or not everywhere else read_demands(weights),
+            weights=None if weights is None or everywhere else read_weights(weights),
+        )
+
+
+RunOption = Annotated[
+    str | None,
+    option("What nccl-tests ran, for versions that do not print it.", "--collective", metavar="NAME"),
+]
+
+
+def collective_run(name: str | None) -> Collective | None:
+    """Collective of ``--collective``.
+
+    Raises:
+        InputError: If there is none of that name.
+    """
+    from coppice.logs.records import collective_named
+
+    found = None if name is None else collective_named(name)
+    if name is not None and found is None:
+        raise InputError(f"expected --collective with a name such as all_reduce, found {name!r}.")
+    return found
+
+
+def print_warnings(logs: Sequence[Log]) -> None:
+    """Print warnings of log readers on standard error."""
+    for log in logs:
+        for warning in log.warnings:
+            print_note(f"warning: {warning.rstrip('.')}.")

@@ -8,8 +8,7 @@ from coppice.cli.switch.check import check
 from coppice.cli.switch.export import export
 from coppice.cli.switch.model import model
 from coppice.cli.switch.place import place
-from coppice.cli.switch.serve import serve
-from coppice.cli.switch.xdp import xdp
+from coppice.cli.switch.serve import serve, xdp
 
 __all__ = ["app"]
 

@@ -8,7 +8,7 @@ import typer
 from msgspec import Struct, structs
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.render import print_fields, print_json, print_lines
+from coppice.cli.output import print_fields, print_json, print_lines
 from coppice.errors import InputError
 from coppice.options import option, parse_settings
 from coppice.options.shared import JsonOption

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated, cast
 from msgspec import structs
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.render import print_fields, print_json
-from coppice.cli.switch.xdp import ServedJob
+from coppice.cli.output import print_fields, print_json
+from coppice.cli.switch.serve import ServedJob
 from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.names import P4_VARIANTS, SWITCH_TARGETS

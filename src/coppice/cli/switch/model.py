@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Annotated, Any
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.measuring import chosen_model
-from coppice.cli.output.breaking import terminal_width
-from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.output import print_json, print_lines
+from coppice.cli.terminal import terminal_width
 from coppice.errors import InputError
 from coppice.options import argument, option, parse_settings
 from coppice.options.names import AGGREGATING

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import TopologyOptions, parse_ranks
-from coppice.cli.output.render import Stages, print_fields, print_json
+from coppice.cli.output import Stages, print_fields, print_json
 from coppice.options import option
 from coppice.options.shared import USUAL_SIZE, JsonOption, SizeOption
 from coppice.text import percent_text, plural, shortened, size_text, time_text

@@ -4,20 +4,13 @@ from __future__ import annotations
 
 import typer
 
-from coppice.cli.train.advise import advise
-from coppice.cli.train.compare import compare
 from coppice.cli.train.estimate import estimate
+from coppice.cli.train.exporting import pipeline, torch_profile
 from coppice.cli.train.importing import import_trace
-from coppice.cli.train.jobs import job
-from coppice.cli.train.lr_report import lr_report
-from coppice.cli.train.measure import measure
-from coppice.cli.train.models import models
-from coppice.cli.train.pipeline import pipeline
-from coppice.cli.train.policy import policy
-from coppice.cli.train.report import report
+from coppice.cli.train.jobs import job, measure, models
+from coppice.cli.train.policies import advise, compare, policy, tune
+from coppice.cli.train.report import lr_report, report
 from coppice.cli.train.search import search
-from coppice.cli.train.torch_profile import torch_profile
-from coppice.cli.train.tune import tune
 
 __all__ = ["app"]
 

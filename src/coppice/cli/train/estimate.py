@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.render import print_fields, print_json, print_lines
-from coppice.cli.train.job_options import LAYOUT_OPTIONS, load_job, load_of_job
+from coppice.cli.output import print_fields, print_json, print_lines
+from coppice.cli.train.jobs import LAYOUT_OPTIONS, load_job, load_of_job
 from coppice.errors import CheckError, InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option

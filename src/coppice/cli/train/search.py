@@ -6,8 +6,8 @@ import math
 from typing import TYPE_CHECKING
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.render import print_json, print_lines
-from coppice.cli.train.job_options import load_of_job
+from coppice.cli.output import print_json, print_lines
+from coppice.cli.train.jobs import load_of_job
 from coppice.options.shared import JsonOption
 from coppice.text import plural, seconds_text
 from coppice.verbs.train import MOST_SIMULATED, SearchOptions, layouts_of

@@ -8,8 +8,8 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.output.breaking import terminal_width
-from coppice.cli.output.render import print_json, print_lines, print_note, to_stdout, write_text
+from coppice.cli.output import print_json, print_lines, print_note, to_stdout, write_text
+from coppice.cli.terminal import terminal_width
 from coppice.errors import CheckError
 from coppice.options import argument, option, parse_settings
 from coppice.options.names import PLUGINS, TUNING_FORMS

@@ -6,10 +6,9 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import load_topology
-from coppice.cli.options.logs import RunOption, collective_run, print_warnings
-from coppice.cli.output.breaking import terminal_width
-from coppice.cli.output.render import print_json, print_lines, print_note, without_key
+from coppice.cli.options.inputs import RunOption, collective_run, load_topology, print_warnings
+from coppice.cli.output import print_json, print_lines, print_note, without_key
+from coppice.cli.terminal import terminal_width
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.options import argument, option

@@ -11,8 +11,8 @@ from msgspec import Struct
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
 from coppice.cli.options.measuring import SteppedSizes
-from coppice.cli.output.kept import keeps
-from coppice.cli.output.render import print_json, print_lines
+from coppice.cli.output import print_json, print_lines
+from coppice.cli.terminal import keeps
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.options import option

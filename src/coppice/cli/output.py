@@ -12,8 +12,7 @@ from textwrap import wrap
 from time import monotonic
 from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
-from coppice.cli.output.breaking import LEAST_WIDTH, broken, terminal_width
-from coppice.cli.output.terminal import may_be_terminal
+from coppice.cli.terminal import LEAST_WIDTH, broken, may_be_terminal, terminal_width
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.outputs.formats import document
@@ -21,6 +20,7 @@ from coppice.outputs.formats import document
 if TYPE_CHECKING:
     from rich.status import Status
     from rich.text import Text
+
 
 LEAST_SECONDS = 2
 """Stages that take longer tell how long."""

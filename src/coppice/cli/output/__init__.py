@@ -1,1 +1,0 @@
-"""Output of commands: fields, tables, sizes, progress."""
