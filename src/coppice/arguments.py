@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections.abc
 import functools
 import inspect
+import re
 import sys
 import types
 import typing
@@ -264,3 +265,19 @@ class CallableRoom(types.ModuleType):
     def __signature__(self) -> inspect.Signature:
         """That of the function, for ``help`` and completion."""
         return inspect.signature(self.main_function)
+
+    def __dir__(self) -> list[str]:
+        """Names of the room, also those that are loaded when they are first used."""
+        return sorted({*super().__dir__(), *self.__dict__.get("__all__", ())})
+
+    def _help(self) -> str:
+        """Documentation of the function, with its signature, and then that of the room."""
+        function = self.main_function
+        # Examples stand with the function, which is shown behind this, and need its names.
+        words = re.sub(r"(?ms)^Examples:\n.*?(?=^\S|\Z)", "", inspect.getdoc(function) or "").rstrip()
+        head, _, rest = words.partition("\n\n")
+        call = f"{function.__name__}{inspect.signature(function)}"
+        own = f"As a package: {self.__dict__['__doc__']}"
+        return "\n\n".join(filter(None, (head, call, rest, own)))
+
+    __doc__ = property(_help)  # Of each room; the data of a module come behind it.

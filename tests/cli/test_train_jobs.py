@@ -116,7 +116,7 @@ def test_a_measurement(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     words = ["train", "estimate", "gpt-7.5b", "--topology", "hgx-h200", "--parallel", "tp=8", "--json"]
     assert run(*words, "--device", path).json["device"] == "H200"
     assert run("train", "measure", "-o", path, "--json").json["name"] == "NVIDIA H200"
-    assert "expected --kind cuda or cpu, found 'tpu'" in run("train", "measure", "--kind", "tpu").err
+    assert "expected `--kind` to be cuda or cpu, found 'tpu'" in run("train", "measure", "--kind", "tpu").err
 
 
 @pytest.mark.parametrize(
@@ -171,7 +171,7 @@ def test_steps_and_collectives_of_a_profile(run: Run, tmp_path: Path) -> None:
     assert "1 time, 1 KiB over 4 ranks" in run("train", "import", str(path)).out
     assert "found steps 2." in run("train", "import", str(path), "--step", "5").err
     assert (
-        "--topology is not for a profile" in run("train", "import", str(path), "--topology", "dgx-a100").err
+        "`--topology` is not for a profile" in run("train", "import", str(path), "--topology", "dgx-a100").err
     )
     path.write_text(json.dumps({"traceEvents": [EVENTS[0], {**EVENTS[1], "name": "gemm"}]}))
     assert "none: profile a rank of a job of several ranks" in run("train", "import", str(path)).out
@@ -216,12 +216,12 @@ def test_options_that_do_not_belong(run: Run, tmp_path: Path) -> None:
     file.write_text("def build(): ...\n")
     name = str(file)
     assert "--step is not for a module" in run("train", "import", name, "--step", "1", "--num-ranks", "2").err
-    assert "give --parallel dp=16, or --num-ranks 16" in run("train", "import", name).err
+    assert "give `--parallel dp=16`, or `--num-ranks 16`" in run("train", "import", name).err
     assert "found 'dp=0'" in run("train", "import", name, "--parallel", "dp=0").err
     assert "found 'dp=3'" in run("train", "import", name, "--parallel", "dp=2,dp=3").err
     assert "for the times of --output" in run("train", "import", name, "--num-ranks", "2", "-o", "w.json").err
     assert (
-        "--boxes goes with --topology" in run("train", "import", name, "--num-ranks", "2", "--boxes", "2").err
+        "`--boxes` goes with `--topology`" in run("train", "import", name, "--num-ranks", "2", "--boxes", "2").err
     )
     assert "found 'H1000'" in run("train", "import", name, "--num-ranks", "2", "--device", "H1000").err
     alone = run("train", "import", name, "--num-ranks", "16", "--device", "H100").err

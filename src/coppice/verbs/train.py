@@ -6,22 +6,54 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Annotated, Any
 
+from msgspec import structs
+
 from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import argument, option
 from coppice.options.calls import verb
 from coppice.options.shared import AnchorOption, JobsOption
+from coppice.verbs.train_files import (
+    import_module,
+    import_trace,
+    lr_report,
+    measure,
+    models,
+    pipeline,
+    policy,
+    report,
+    torch_profile,
+)
 
 if TYPE_CHECKING:
     from coppice.iteration.anchoring import Anchor
     from coppice.iteration.composing.advice import Advice
     from coppice.iteration.composing.compared import ComparedPolicies
-    from coppice.iteration.composing.composed import ComposedStep
     from coppice.iteration.composing.tuned import TunedPolicy
     from coppice.iteration.job.job import Machines, TrainingJob
     from coppice.iteration.job.tables import JobRecord
     from coppice.iteration.job.what_if import WhatIf
     from coppice.iteration.search import LayoutSearch, SimulatedLayout
+    from coppice.verbs.estimating import CorrectedEstimate
+
+__all__ = [
+    "advise",
+    "compare",
+    "estimate",
+    "import_module",
+    "import_trace",
+    "job",
+    "lr_report",
+    "measure",
+    "models",
+    "pipeline",
+    "policy",
+    "report",
+    "search",
+    "torch_profile",
+    "tune",
+    "what_if",
+]
 
 MOST_SIMULATED = 32
 """So many of the best layouts by the closed form are simulated."""
@@ -34,6 +66,7 @@ class EstimateCall(JobOptions, frozen=True, kw_only=True):
         float,
         option("Share of a GPU that communication takes from concurrent computation.", ge=0.0, le=1.0),
     ] = 0.0
+    anchor: AnchorOption = None
 
 
 class WhatIfCall(JobOptions, frozen=True, kw_only=True):
@@ -91,11 +124,15 @@ def job(asked: JobOptions) -> TrainingJob:
 
 
 @verb(EstimateCall)
-def estimate(asked: EstimateCall) -> ComposedStep:
-    """Simulate a training iteration of a job under its policies.
+def estimate(asked: EstimateCall) -> CorrectedEstimate:
+    """Simulate a training iteration of a job under its policies, and correct it by measured steps.
 
-    The result has the time (``seconds``), a lower bound on it, the memory of a GPU and when tasks run; ``step`` has the
-    breakdown and the critical path, and is None under a plan of the whole iteration.
+    The result has the time (``seconds``), the range in which 80% of such runs are expected (``expected_seconds``), a
+    lower bound on what is simulated, the memory of a GPU and when tasks run; ``step`` has the breakdown and the
+    critical path, and is None under a plan of the whole iteration.
+
+    Raises:
+        InputError: If the job or a measured step cannot be read, or a policy does not suit the job.
 
     Examples:
         >>> import coppice
@@ -105,9 +142,12 @@ def estimate(asked: EstimateCall) -> ComposedStep:
         >>> step.seconds > planned.seconds > planned.lower_bound_seconds
         True
     """
-    from coppice.iteration.composing.composed import simulated_job
+    from coppice.verbs.estimating import estimated
 
-    return simulated_job(asked.load(), contention=asked.contention or None)
+    job = asked.load()
+    if asked.contention:
+        job = replace(job, run=structs.replace(job.run, contention=asked.contention))
+    return estimated(job, anchors_of(asked, asked.anchor, contention=asked.contention))
 
 
 @verb(WhatIfCall)

@@ -173,14 +173,12 @@ def estimate(
     """  # noqa: D301 (\b is for the help formatter)
     from msgspec.structs import replace as changed_fields
 
-    from coppice.iteration.accuracy import estimate_range
-    from coppice.iteration.anchoring import RunSetting, correction
-    from coppice.iteration.composing.composed import simulated_job
     from coppice.iteration.memory import MemoryFit, fit_of
     from coppice.iteration.page.jobs import PART_NAMES
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
     from coppice.simulation.models import model_of
+    from coppice.verbs.estimating import estimated
 
     asked = load_job(options)
     if contention:
@@ -191,29 +189,16 @@ def estimate(
             f"expected {CALIBRATED} collectives with --what-if, found {costs}: leave --collectives out."
         )
     chosen, machines = asked.model, asked.cluster
-    composed = simulated_job(asked)
+    composed = estimated(asked, anchors_of(options, anchor, load_of_job, contention=contention))
     layout, found, held = composed.layout, composed.step, composed.memory
     changed = answers(asked, what_if)
     if trace is not None:
         write_task_trace(composed.times, trace)
-    anchors = anchors_of(options, anchor, load_of_job, contention=contention)
     if found is None:
-        if anchors:
-            raise InputError(
-                f"expected a simulated step for --anchor, found a plan of {asked.run.policy}: leave --anchor out."
-            )
         _print_planned(asked, composed, changed, as_json=as_json)
         return
     fits, fit = held.total <= machines.device.memory_bytes, fit_of(held.total, machines.device.memory_bytes)
-    # Ranges are known of transformers by rings with fitted constants.
-    rings = isinstance(chosen, Transformer) and costs == CALIBRATED and machines.table is None
-    expected = estimate_range(machines) if rings or anchors else None
-    seconds = found.seconds
-    if anchors and expected is not None:
-        setting = RunSetting(model=chosen, device=machines.device.name, layout=layout)
-        corrected = correction(setting, anchors, expected.spread)
-        expected = expected.corrected(corrected.factor, corrected.spread, len(anchors))
-        seconds *= corrected.factor
+    seconds, expected, anchors = composed.seconds, composed.expected, composed.anchors
     memory = held.parts
     samples, mfu = layout.global_batch / seconds, found.mfu * found.seconds / seconds
     priced = None if costs == CALIBRATED else model_of(asked.run.model).name

@@ -10,7 +10,6 @@ from msgspec.structs import replace
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output import print_fields, print_json, write_text
 from coppice.cli.train.jobs import LAYOUT_OPTIONS, load_job
-from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option
 from coppice.options.names import CALIBRATED, TORCH_ORDERS
@@ -51,19 +50,12 @@ def pipeline(
     """  # noqa: D301, E501 (\b is for the help formatter)
     import sys
 
-    from coppice.iteration.composing.composed import simulated_job
     from coppice.iteration.pipeline.runnable import placement
     from coppice.iteration.pipeline.torch_csv import order_csv
+    from coppice.verbs.train_files import pipelined
 
     asked = load_job(replace(options, policy=policy))
-    if asked.layout.pipeline == 1:
-        raise InputError("expected a pipeline, found one stage: raise pp.")
-    found = simulated_job(asked).step
-    if found is None:
-        raise InputError(
-            f"expected policies that simulate a step, found {asked.run.policy}, which plans the whole iteration: "
-            "take one of an order."
-        )
+    found = pipelined(asked)
     passes = found.given[1]
     write_text(order_csv(passes), output)
     to_stdout = str(output) == "-"
@@ -117,9 +109,6 @@ def _bubble(found: SimulatedStep, asked: TrainingJob) -> str:
     return f"{share}, simulated with model {_model(asked)} ({asked.cluster.device.name})"
 
 
-"""Options of the estimate that times of collectives do not take."""
-
-
 @with_options(f"job output {LAYOUT_OPTIONS} collectives model rates settings ...")
 def torch_profile(
     options: JobOptions,
@@ -138,16 +127,13 @@ def torch_profile(
     """  # noqa: D301 (\b is for the help formatter)
     import json
 
-    from coppice.iteration.costs.calibrated import costs_of
     from coppice.iteration.costs.profile import groups_of
-    from coppice.iteration.costs.profile import torch_profile as profile_of
     from coppice.simulation.models import model_of
+    from coppice.verbs.train_files import profile_of
 
     asked = load_job(options)
     groups = groups_of(asked.layout)
-    if not groups:
-        raise InputError("expected groups that exchange something, found a rank in each: raise tp or dp.")
-    made = profile_of(costs_of(asked.cluster), asked.layout)
+    made = profile_of(asked)
     write_text(json.dumps(made) + "\n", output)
     if str(output) == "-":
         return

@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import json
-import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -22,6 +21,13 @@ if TYPE_CHECKING:
     from coppice.iteration.modules.timed import TimedModule
     from coppice.iteration.modules.tracing import ModuleTrace
     from coppice.iteration.totals import CollectiveTotal
+    from coppice.verbs.train_files import (
+        ImportedProfile,
+        ImportedTraces,
+        MachinesOptions,
+        ModuleCall,
+        TraceCall,
+    )
 
 
 @with_options()
@@ -54,7 +60,7 @@ def import_trace(
     ] = None,
     boxes: BoxesOption = None,
     device: Annotated[str | None, option("GPU [default: by the topology's name].", metavar="NAME")] = None,
-    ranks: NumRanksOption = None,
+    num_ranks: NumRanksOption = None,
     parallel: Annotated[
         str | None,
         option(
@@ -90,41 +96,53 @@ def import_trace(
       coppice train import traces/ --topology dgx-a100
       coppice train import model.py:build --parallel dp=16 --topology dgx-a100 --boxes 2 -o workload.json
     """  # noqa: D301 (\b is for the help formatter)
-    path, is_module, function = sources[0].partition(".py")
+    _, is_module, function = sources[0].partition(".py")
     if is_module and function[:1] in ("", ":"):
         _refuse({"--what-if": scale, "--step": step}, "a module")
         if len(sources) > 1:
             raise InputError(
                 f"expected one module, found {len(sources)} arguments: name one, as model.py:build."
             )
+        from coppice.verbs.train_files import ModuleCall
 
         show_module(
-            f"{path}.py",
-            function[1:] or "build",
-            machines=_machines(topology, boxes, device),
-            one_box=topology is None,
-            ranks=ranks,
-            parallel=parallel,
-            shard=shard,
-            inputs=inputs or [],
+            ModuleCall(
+                source=sources[0],
+                topology=topology,
+                boxes=boxes,
+                device=device,
+                parallel=parallel,
+                num_ranks=num_ranks,
+                shard=shard,
+                inputs=inputs or (),
+            ),
+            _machines,
             output=output,
             trace=trace,
             as_json=as_json,
         )
         return
-    of_modules = {"--num-ranks": ranks, "--parallel": parallel, "--input": inputs, "--output": output}
+    of_modules = {"--num-ranks": num_ranks, "--parallel": parallel, "--input": inputs, "--output": output}
     _refuse({**of_modules, "--shard": None if shard == "none" else shard}, "a trace")
-    from coppice.iteration.traces.kinds import TraceKind, kind_of, read_trace_bytes, trace_files
+    from coppice.iteration.trace import write_task_trace
+    from coppice.verbs.train_files import ImportedProfile, TraceCall, imported_trace
 
-    files = trace_files([Path(each) for each in sources])
-    contents = [(each.name, read_trace_bytes(each)) for each in files]
     title = sources[0] if len(sources) == 1 else f"{sources[0]} and {len(sources) - 1} more"
-    if len(files) == 1 and kind_of(contents[0][1], file=files[0].name) is TraceKind.PROFILER:
-        _refuse({"--topology": topology, "--boxes": boxes, "--device": device}, "a profile, which has times")
-        _show_profile(files[0], title, step, _factors(scale), trace, as_json=as_json)
-        return
-    _refuse({"--step": step}, "an execution trace")
-    _show_traces(contents, title, _machines(topology, boxes, device), _factors(scale), trace, as_json=as_json)
+    call = TraceCall(
+        sources=sources,
+        step=step,
+        what_if=_factors(scale),
+        topology=topology,
+        boxes=boxes,
+        device=device,
+    )
+    found = imported_trace(call, lambda: _machines(call))
+    if trace is not None:
+        write_task_trace(found.replay.times, trace)
+    if isinstance(found, ImportedProfile):
+        _show_profile(found, title, call.what_if or {}, as_json=as_json)
+    else:
+        _show_traces(found, title, call, as_json=as_json)
 
 
 def _refuse(options: Mapping[str, Any], what: str) -> None:
@@ -138,17 +156,11 @@ def _refuse(options: Mapping[str, Any], what: str) -> None:
             raise InputError(f"{name} is not for {what}: leave it out.")
 
 
-def _machines(name: str | None, boxes: int | None, device: str | None) -> Cluster | None:
-    """The cluster, or the box of a device."""
-    if name is None and device is None:
-        if boxes is not None:
-            raise InputError("--boxes goes with --topology: name a preset, such as --topology dgx-a100.")
-        return None
-    from coppice.iteration.cluster import box_of, cluster_of
-
-    if name is None:
-        return box_of(str(device))
-    return cluster_of(load_topology(name, boxes=boxes, rates=None, settings=None), device)
+def _machines(asked: MachinesOptions) -> Cluster | None:
+    """The cluster, or the box of a device; what readers warn of is printed."""
+    if asked.topology is None:
+        return asked.machines()
+    return asked.machines(load_topology(asked.topology, boxes=asked.boxes, rates=None, settings=None))
 
 
 def _factors(scale: Sequence[str] | None) -> dict[str, float]:
@@ -173,19 +185,9 @@ def _scaled(factors: Mapping[str, float]) -> str:
     return "with " + ", ".join(f"{kind} x {value:g}" for kind, value in factors.items())
 
 
-def _show_profile(
-    path: Path, title: str, step: int | None, factors: dict[str, float], trace: Path | None, *, as_json: bool
-) -> None:
+def _show_profile(found: ImportedProfile, title: str, factors: Mapping[str, float], *, as_json: bool) -> None:
     """A trace of PyTorch's profiler."""
-    from coppice.iteration.kineto import read_kineto
-    from coppice.iteration.trace import write_task_trace
-
-    measured = read_kineto(path)
-    if step is not None:
-        measured = measured.step(step)
-    replay = measured.replay(factors)
-    if trace is not None:
-        write_task_trace(replay.times, trace)
+    measured, replay = found.measured, found.replay
     step_us = {str(each.number): each.end - each.begin for each in measured.profiled}
     span, busy, totals = measured.span_us, measured.busy_us(), measured.collectives()
     if as_json:
@@ -203,14 +205,14 @@ def _show_profile(
                 "busy_us": busy,
                 "totals": collective_records(totals),
                 "collectives": collective_records(totals),
-                "scale": factors,
+                "scale": dict(factors),
                 "replay_us": 1e6 * replay.seconds,
                 "notes": list(measured.notes),
             },
         )
         return
     for note in measured.notes:
-        print_note(f"note: {path.name}: {note}.")
+        print_note(f"note: {found.file.name}: {note}.")
     change = 1e6 * replay.seconds / span - 1
     fields = [
         ("trace", f"{span / 1e3:.6g} ms, {len(measured.operations)} operations of the device"),
@@ -233,25 +235,11 @@ def _show_profile(
     print_fields(title, fields)
 
 
-def _show_traces(
-    contents: Sequence[tuple[str, bytes]],
-    title: str,
-    machines: Cluster | None,
-    factors: dict[str, float],
-    trace: Path | None,
-    *,
-    as_json: bool,
-) -> None:
+def _show_traces(found: ImportedTraces, title: str, asked: TraceCall, *, as_json: bool) -> None:
     """Execution traces."""
     from coppice.iteration.totals import collective_totals
-    from coppice.iteration.trace import write_task_trace
-    from coppice.iteration.traces.kinds import read_traces
-    from coppice.iteration.traces.replay import replay_traces
 
-    traces = read_traces(contents)
-    replay = replay_traces(traces, cluster=machines, scale=factors)
-    if trace is not None:
-        write_task_trace(replay.times, trace)
+    traces, replay, factors = found.traces, found.replay, dict(asked.what_if or {})
     totals = collective_totals(row for each in traces for row in each.collective_rows())
     nodes = sum(len(each.nodes) for each in traces)
     if as_json:
@@ -286,7 +274,8 @@ def _show_traces(
     fields.append((_scaled(factors), f"{1e3 * replay.seconds:.6g} ms"))
     fields.append(("lower bound", f"{1e3 * replay.lower_bound_seconds:.6g} ms for any order of these nodes"))
     if replay.timeless:
-        instead = "name another --topology" if machines is not None else "name their --topology"
+        named = asked.topology is not None or asked.device is not None
+        instead = "name another --topology" if named else "name their --topology"
         fields.append(("without times", f"{replay.timeless} collectives and sends take nothing: {instead}"))
     if traces[0].kind == "PyTorch":
         fields.append(
@@ -296,44 +285,32 @@ def _show_traces(
 
 
 def show_module(
-    file: str,
-    function: str,
+    asked: ModuleCall,
+    machines: Callable[[ModuleCall], Cluster | None],
     *,
-    machines: Cluster | None,
-    one_box: bool,
-    ranks: int | None,
-    parallel: str | None,
-    shard: str,
-    inputs: Sequence[str],
     output: Path | None,
     trace: Path | None,
     as_json: bool,
 ) -> None:
     """Trace a module, time it on a cluster if given, and print its operations.
 
-    Raises:
-        InputError: As :func:`coppice.iteration.modules.tracing.trace_module`, or if times are asked for without a
-            cluster.
-    """
-    from coppice.iteration.modules.timed import time_module
-    from coppice.iteration.modules.tracing import trace_module
-    from coppice.iteration.trace import write_task_trace
+    Args:
+        machines: The cluster of the options.
 
-    for flag, wanted in (("--output", output), ("--trace", trace)):
-        if wanted is not None and machines is None:
+    Raises:
+        InputError: As :func:`coppice.verbs.train_files.import_module`, or if times are asked for without a cluster.
+    """
+    from coppice.iteration.trace import write_task_trace
+    from coppice.verbs.train_files import imported_module
+
+    cluster = machines(asked)
+    for name, wanted in (("--output", output), ("--trace", trace)):
+        if wanted is not None and cluster is None:
             raise InputError(
-                f"expected GPUs for the times of {flag}, found none: name --topology TOPOLOGY, or --device NAME."
+                f"expected GPUs for the times of {name}, found none: name --topology TOPOLOGY, or --device NAME."
             )
-    mesh = _mesh(parallel, ranks)
-    count = ranks or math.prod((mesh or {}).values())
-    if machines is not None and one_box and count > machines.device.box:
-        raise InputError(
-            f"expected --topology for {count} ranks, found only the device of a box of {machines.device.box}: name the "
-            "network between boxes, as --topology dgx-a100 --boxes 2."
-        )
-    found = trace_module(file, function, ranks=ranks or 0, mesh=mesh, shard=shard, inputs=inputs)
-    found.require_collectives()
-    timed = None if machines is None else time_module(found, machines)
+    made = imported_module(asked, cluster)
+    found, timed = made.trace, made.timed
     if timed is not None and output is not None:
         write_atomically(output, json.dumps(timed.workload().record(), indent=1).encode() + b"\n")
     if timed is not None and trace is not None:
@@ -387,30 +364,8 @@ def show_module(
         ]
     if output is not None:
         fields.append(("workload", str(output)))
-    print_fields(f"{found.module} of {file} on {plural(found.ranks, 'rank')} ({degrees})", fields)
-
-
-def _mesh(parallel: str | None, ranks: int | None) -> dict[str, int] | None:
-    """The degrees of ``dp=2,tp=8``.
-
-    Raises:
-        InputError: If one is no number of 1 or more, there are none, or a name is there twice.
-    """
-    if parallel is None:
-        if ranks is None:
-            raise InputError(
-                "expected the ranks of the job, found none: give --parallel dp=16, or --num-ranks 16."
-            )
-        return None
-    found: dict[str, int] = {}
-    for word in parallel.split(","):
-        name, _, value = word.strip().partition("=")
-        if not name.isidentifier() or name in found or not value.isdigit() or int(value) < 1:
-            raise InputError(
-                f"expected --parallel such as dp=2,tp=8, each degree once, found {word.strip()!r}."
-            )
-        found[name] = int(value)
-    return found
+    where = f"{asked.source.partition(':')[0]} on {plural(found.ranks, 'rank')}"
+    print_fields(f"{found.module} of {where} ({degrees})", fields)
 
 
 def _layer_records(found: ModuleTrace, timed: TimedModule | None) -> list[dict[str, Any]]:

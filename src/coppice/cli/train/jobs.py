@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Annotated
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import load_topology
 from coppice.cli.output import print_fields, print_json, print_lines, print_note, write_text
-from coppice.errors import InputError, MissingExtraError
+from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption, TimeLimitOption
@@ -130,11 +130,10 @@ def models(*, as_json: JsonOption = False) -> None:
     Example:
       coppice train models
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.models import MODELS
     from coppice.iteration.transformer import Transformer
-    from coppice.iteration.workload.catalogue import LAYERED_MODELS, any_model
+    from coppice.verbs.train_files import models as known
 
-    found = [(name, any_model(name)) for name in (*MODELS, *LAYERED_MODELS)]
+    found = list(known().items())
     if as_json:
         records = [
             {
@@ -187,20 +186,9 @@ def measure(
     Example:
       coppice train measure -o device.json
     """  # noqa: D301 (\b is for the help formatter)
-    import json
+    from coppice.verbs.train_files import MeasureCall, measured_device
 
-    from coppice.errors import InputError
-    from coppice.files import write_atomically
-    from coppice.iteration.measured.measuring import measure_device
-
-    if kind not in (None, "cuda", "cpu"):
-        raise InputError(f"expected --kind cuda or cpu, found {kind!r}.")
-    try:
-        record = measure_device(kind, seconds=seconds or 20.0, say=print_note)
-    except ImportError:
-        package = "torch"
-        raise MissingExtraError.of(package, extra=package) from None
-    write_atomically(output, (json.dumps(record, indent=1) + "\n").encode())
+    record = measured_device(MeasureCall(output=output, kind=kind, time_limit=seconds), say=print_note)
     best = max(each["tflops_per_s"] for each in record["matrices"])
     rate = max(each["bytes_per_second"] for each in record["copies"])
     if as_json:

@@ -11,7 +11,6 @@ from coppice.cli.options.declaring import with_options
 from coppice.cli.output import Stages, print_fields, print_json, print_lines
 from coppice.cli.train.estimate import ContentionOption, TraceOption
 from coppice.cli.train.jobs import LAYOUT_OPTIONS, load_job
-from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption
@@ -19,9 +18,6 @@ from coppice.text import size_text
 
 if TYPE_CHECKING:
     from coppice.training.autolrs.log import SearchLog
-
-
-_MEMORY = ("parameters", "gradients", "optimizer", "activations")
 
 
 @with_options(f"job output {LAYOUT_OPTIONS} policy collectives model contention trace rates settings as_json")
@@ -45,37 +41,19 @@ def report(
       coppice train report job.toml --policy megatron --trace step.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.files import write_atomically
-    from coppice.iteration.composing.composed import simulated_job
-    from coppice.iteration.page.jobs import report_of_step
-    from coppice.iteration.page.page import iteration_html
     from coppice.iteration.trace import write_task_trace
+    from coppice.verbs.train_files import page_of, require_page, simulated_parts
 
-    if output.suffix != ".html":
-        raise InputError(f"expected a file called *.html, found {output.name!r}: choose such a name.")
+    require_page(output)
     with Stages() as stages:
         stages.begin("simulating")
         asked = load_job(options)
-        composed = simulated_job(asked, contention=contention or None)
-        found, held = composed.step, composed.memory
-        if found is None:
-            raise InputError(
-                f"expected policies whose step has parts, found {asked.run.policy}, which plans the whole iteration: "
-                "`coppice train estimate --trace` writes its operations."
-            )
+        composed = simulated_parts(asked, contention=contention)
         stages.begin("drawing")
-        page = report_of_step(
-            f"{asked.name} on {asked.machines.name}",
-            found,
-            memory={name: getattr(held, name) for name in _MEMORY},
-            memory_bytes=asked.cluster.device.memory_bytes,
-            device=asked.cluster.device.name,
-            command=_estimate_command(),
-            measured=asked.cluster.table is not None,
-        )
-        content = iteration_html(page).encode()
+        content = page_of(asked, composed, command=_estimate_command()).encode()
         write_atomically(output, content)
         if trace is not None:
-            write_task_trace(found.times, trace)
+            write_task_trace(composed.times, trace)
     if as_json:
         print_json(
             "train-report",
@@ -83,7 +61,7 @@ def report(
                 "output": str(output),
                 "output_bytes": len(content),
                 "bytes": len(content),
-                "iteration_seconds": found.seconds,
+                "iteration_seconds": composed.seconds,
             },
         )
         return

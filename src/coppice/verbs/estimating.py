@@ -1,0 +1,63 @@
+"""Estimate a job: simulated, corrected by measured steps, with the range in which such runs are expected."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, fields
+
+from coppice.errors import InputError
+from coppice.iteration.accuracy import EstimateRange, estimate_range
+from coppice.iteration.anchoring import Anchor, RunSetting, correction
+from coppice.iteration.composing.composed import ComposedStep, simulated_job
+from coppice.iteration.job.job import TrainingJob
+from coppice.iteration.transformer import Transformer
+from coppice.options.names import CALIBRATED
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class CorrectedEstimate(ComposedStep):
+    """Simulated iteration whose ``seconds`` are corrected by measured steps, where there are some."""
+
+    simulated_seconds: float  # An iteration by what is simulated alone, as in `step`
+    expected: (
+        EstimateRange | None
+    )  # Shares of the simulated seconds between which such runs are; None: not known
+    anchors: Sequence[Anchor]  # Measured steps
+
+    @property
+    def expected_seconds(self) -> tuple[float, float] | None:
+        """The least and the most seconds between which 80% of such runs are expected; None: not known."""
+        return None if self.expected is None else self.expected.of(self.simulated_seconds)
+
+
+def estimated(job: TrainingJob, anchors: Sequence[Anchor] = ()) -> CorrectedEstimate:
+    """Simulate an iteration of a job, and correct it by measured steps.
+
+    Args:
+        anchors: Measured steps.
+
+    Raises:
+        InputError: If a policy does not suit the job, or there are measured steps for a plan of the whole iteration.
+    """
+    made, machines = simulated_job(job), job.cluster
+    if made.step is None and anchors:
+        raise InputError(
+            f"expected a simulated step for `anchor`, found a plan of {job.run.policy}: leave `anchor` out."
+        )
+    seconds, expected = made.seconds, None
+    # Ranges are known of transformers by rings with fitted constants.
+    priced = (job.run.collectives or CALIBRATED) == CALIBRATED and machines.table is None
+    if made.step is not None and (anchors or (priced and isinstance(job.model, Transformer))):
+        expected = estimate_range(machines)
+    if anchors and expected is not None:
+        setting = RunSetting(model=job.model, device=machines.device.name, layout=made.layout)
+        corrected = correction(setting, anchors, expected.spread)
+        expected = expected.corrected(corrected.factor, corrected.spread, len(anchors))
+        seconds *= corrected.factor
+    found = {each.name: getattr(made, each.name) for each in fields(made)}
+    return CorrectedEstimate(
+        **found | {"seconds": seconds},
+        simulated_seconds=made.seconds,
+        expected=expected,
+        anchors=tuple(anchors),
+    )
