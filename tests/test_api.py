@@ -240,6 +240,7 @@ class TestWrongArguments:
         "synthesize": (("star", "all_gather"), {"method": "sccl"}),
         "verify": (("PLAN",), {}),
         "write_plan": (("PLAN", "OUT"), {}),
+        "write_topology": (("TOPOLOGY", "OUT"), {}),
     }
     WRONG = (
         object(),
@@ -273,6 +274,7 @@ class TestWrongArguments:
         function = self.functions()[name]
         files = {
             "PLAN": coppice.plan("star", "all_gather", ring=False),
+            "TOPOLOGY": coppice.load("star"),
             "FILE": "missing.file",
             "OUT": "out.html",
             "PROGRAM": coppice.ChunkProgram("all_reduce", ranks=1),

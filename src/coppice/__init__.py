@@ -23,14 +23,15 @@ collective on it; every verb takes what the others return::
     coppice.bench("all_reduce", "1K:1M")                 in launched processes: measured, against the library's own
     coppice.train.estimate("gpt-7.5b", topology="dgx-a100", parallel="tp=8", global_batch=8)    a training iteration
     coppice.tune.fit("runs.jsonl")                       rules for an installed library, from `coppice tune sweep`
+    coppice.switch.model("switchml,ring", "64M")         what switches that add would bring
 
 Besides: :func:`compose` joins boxes by a fabric, :func:`model` is a model of time by its name, :func:`compile_program`
 makes a plan of a collective that you write down yourself, chunk by chunk (:class:`ChunkProgram`), :func:`algorithms`
-lists what can be planned, :func:`select` says what a library would pick and why, :func:`design` which network to build,
-:func:`import_plan` reads algorithm files of runtimes and :func:`read_logs` what libraries print. The options have the
-names of the command line. Objects print in short, and show themselves as a table and a picture in a notebook. What
-cannot be used raises :class:`InputError`: what was expected, what was found, and what to do. docs/python.md is a study
-from start to end.
+lists what can be planned, :func:`write_topology` keeps a topology, :func:`select` says what a library would pick and
+why, :func:`design` which network to build, :func:`import_plan` reads algorithm files of runtimes and :func:`read_logs`
+what libraries print. The options have the names of the command line. Objects print in short, and show themselves as a
+table and a picture in a notebook. What cannot be used raises :class:`InputError`: what was expected, what was found,
+and what to do. docs/python.md is a study from start to end.
 
 Importing this package loads nothing else: every name comes with its module, when it is first used.
 """
@@ -79,7 +80,8 @@ if TYPE_CHECKING:
     from coppice.topology.degrading import degrade
     from coppice.topology.load import load
     from coppice.topology.model import Link, Node, NodeKind, Topology
-    from coppice.verbs import train, tune
+    from coppice.topology.readers.document import write_topology
+    from coppice.verbs import switch, train, tune
     from coppice.verbs.bench import bench
     from coppice.verbs.bounding import bound
     from coppice.verbs.comparing import compare
@@ -124,6 +126,7 @@ _LAZY = {
     "UnreachableError": "coppice.errors",
     "train": "coppice.verbs.train:",
     "tune": "coppice.verbs.tune:",
+    "switch": "coppice.verbs.switch:",
     "bench": "coppice.verbs.bench",
     "algorithms": "coppice.planners.algorithms.listing:listed",
     "bound": "coppice.verbs.bounding",
@@ -142,6 +145,7 @@ _LAZY = {
     "synthesize": "coppice.planners.synthesis.synthesizing",
     "verify": "coppice.schedule.verification.verify",
     "write_plan": "coppice.schedule.files.plan_file",
+    "write_topology": "coppice.topology.readers.document",
 }
 """Where each name comes from: ``module``, ``module:name``, or ``module:`` for the module itself."""
 
@@ -203,11 +207,13 @@ __all__ = [
     "report",
     "select",
     "simulate",
+    "switch",
     "synthesize",
     "train",
     "tune",
     "verify",
     "write_plan",
+    "write_topology",
 ]
 
 DRAWN_BY.update(

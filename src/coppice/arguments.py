@@ -66,6 +66,44 @@ def checked(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Re
     return call
 
 
+def also_named(
+    **names: str,
+) -> Callable[[Callable[_Arguments, _Result]], Callable[_Arguments, _Result]]:
+    """Decorator that takes arguments by second names as well, those of the command line.
+
+    Args:
+        names: The argument that each second name stands for.
+
+    Examples:
+        >>> @also_named(num_ranks="ranks")
+        ... def shares(ranks: int) -> float:
+        ...     return 1 / ranks
+        >>> shares(num_ranks=4)
+        0.25
+        >>> shares(2, num_ranks=4)
+        Traceback (most recent call last):
+        coppice.errors.InputError: shares takes `num_ranks` as another name of `ranks`: give one of them.
+    """
+
+    def decorate(function: Callable[_Arguments, _Result]) -> Callable[_Arguments, _Result]:
+        places = list(inspect.signature(function).parameters)
+
+        @functools.wraps(function)
+        def call(*args: _Arguments.args, **kwargs: _Arguments.kwargs) -> _Result:
+            for second, name in names.items():
+                if second in kwargs:
+                    if name in kwargs or places.index(name) < len(args):
+                        raise InputError(
+                            f"{function.__name__} takes `{second}` as another name of `{name}`: give one of them."
+                        )
+                    kwargs[name] = kwargs.pop(second)
+            return function(*args, **kwargs)
+
+        return call
+
+    return decorate
+
+
 def arguments_of(
     function: Callable[..., Any],  # What people call
     signature: inspect.Signature,  # Its arguments

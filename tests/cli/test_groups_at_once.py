@@ -67,7 +67,7 @@ def test_iterations_are_bounded(run: Run, tmp_path: Path) -> None:
     ("words", "message"),
     [
         (("--groups", "tp=8,dp=2"), "product is the 32 GPUs"),
-        (("--groups", "tp=8,xp=2"), "expected --groups such as"),
+        (("--groups", "tp=8,xp=2"), "expected `--groups` such as"),
         (("--groups", "tp=8,dp=4", "--root", "1"), "leave these out"),
         (("--groups", "tp=8,dp=4", "-c", "broadcast"), "one of all_reduce"),
         (("--groups", "tp=8,pp=3", "--workload", "gpt-7.5b"), "expected"),

@@ -221,11 +221,12 @@ def test_options_that_do_not_belong(run: Run, tmp_path: Path) -> None:
     assert "found 'dp=3'" in run("train", "import", name, "--parallel", "dp=2,dp=3").err
     assert "for the times of --output" in run("train", "import", name, "--num-ranks", "2", "-o", "w.json").err
     assert (
-        "`--boxes` goes with `--topology`" in run("train", "import", name, "--num-ranks", "2", "--boxes", "2").err
+        "`--boxes` goes with `--topology`"
+        in run("train", "import", name, "--num-ranks", "2", "--boxes", "2").err
     )
     assert "found 'H1000'" in run("train", "import", name, "--num-ranks", "2", "--device", "H1000").err
     alone = run("train", "import", name, "--num-ranks", "16", "--device", "H100").err
-    assert "expected --topology for 16 ranks, found only the device of a box of 8" in alone
+    assert "expected `--topology` for 16 ranks, found only the device of a box of 8" in alone
     assert "expected one module, found 2" in run("train", "import", name, name).err
     trace = tmp_path / "trace.json"
     trace.write_text(json.dumps({"traceEvents": EVENTS}))

@@ -56,7 +56,8 @@ def page_name(path: Path) -> str:
 FOLLOWED = [
     name
     for name in map(page_name, PAGES)
-    if name.startswith(("tutorials/", "questions/")) or name in ("install.md", "troubleshooting.md")
+    if name.startswith(("tutorials/", "questions/"))
+    or name in ("install.md", "tasks.md", "troubleshooting.md")
 ]
 """Pages that a test follows as a reader does, from the first line to the last."""
 

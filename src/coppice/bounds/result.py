@@ -15,7 +15,7 @@ from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from coppice.bounds.problem import Problem
-from coppice.display import Brief, Shown
+from coppice.display import Brief, Shown, loaded
 from coppice.text import plural, rate_text
 from coppice.topology.symmetry import Symmetry
 
@@ -220,6 +220,18 @@ class Bound(Shown, Bandwidths):
     phase_trees: tuple[WholeTrees, ...] = ()
     # Bounds on forests with each smaller number of trees, from 1 on, where the fewest were asked for
     fewer_trees: tuple[WholeTrees, ...] = ()
+
+    @property
+    def cut_in_words(self) -> str:
+        """The bottleneck in words: what the slowest cut separates, and which links cross it.
+
+        >>> from coppice.bounds import bound
+        >>> from coppice.collectives import Collective
+        >>> from coppice.topology.presets import preset
+        >>> bound(Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)).cut_in_words
+        'GPU 0 receives through 2 links of 1 GB/s: 3 shards over 2 GB/s'
+        """
+        return str(loaded("coppice.bounds.describe:describe_cut")(self))
 
     def __repr__(self) -> str:
         """In short what it is.

@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping
 from importlib import import_module
 from typing import Any
 
-from coppice.arguments import checked
+from coppice.arguments import also_named, checked
 from coppice.doctor.framework import MSCCLPP, NCCL, Diagnosis, DoctorRule, Rulebook, run
 from coppice.doctor.job_facts import JobFacts, TuningFile
 from coppice.errors import InputError
@@ -48,6 +48,7 @@ _TELLS = (
 )
 
 
+@also_named(num_ranks="ranks")
 @checked
 def diagnose(
     source: str | bytes | os.PathLike[str],

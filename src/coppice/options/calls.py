@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import inspect
+import os
 import re
 import textwrap
 import typing
@@ -14,7 +15,7 @@ from typing import Any, Concatenate, ParamSpec, TypeVar
 from msgspec import Struct
 
 from coppice.arguments import arguments_of
-from coppice.options import argument, option, options_of  # noqa: F401 (the examples' names)
+from coppice.options import TEXTS, argument, option, options_of  # noqa: F401 (the examples' names)
 
 _Record = TypeVar("_Record", bound=Struct)
 _Self = TypeVar("_Self")
@@ -110,7 +111,7 @@ def verb(
     def decorate(function: Callable[[_Record], _Result]) -> Callable[_Taken, _Result]:
         @wraps(function)
         def run(*args: _Taken.args, **kwargs: _Taken.kwargs) -> _Result:
-            given = _with_present_names(kwargs, call, signature)
+            given = _single_texts(_with_present_names(kwargs, call, signature), call)
             bound = arguments_of(run, signature, hints(), args, given)
             made = call(*bound.args, **bound.kwargs)
             for each in options_of(type(made)).values():
@@ -125,20 +126,38 @@ def verb(
     return decorate
 
 
+def _single_texts(given: Mapping[str, Any], record: Any) -> Mapping[str, Any]:
+    """Arguments, with one text or path where several are taken as a list of it."""
+    several = {name for name, each in options_of(record).items() if each.kind is TEXTS}
+    found = {name: given[name] for name in several & given.keys()}
+    single = {
+        name: [os.fspath(value)] for name, value in found.items() if isinstance(value, str | os.PathLike)
+    }
+    return {**given, **single} if single else given
+
+
 def _with_present_names(
     given: Mapping[str, Any], record: Any, signature: inspect.Signature
 ) -> Mapping[str, Any]:
-    """Arguments by the names that they have now; a warning names the new one of each that has another."""
+    """Arguments by their names in Python, where they are given by those of the command line.
+
+    A warning names the new name of each that had another one.
+    """
     if given.keys() <= signature.parameters.keys():
         return given
     former = {
         flag.flag: (each.name, flag.value) for each in options_of(record).values() for flag in each.former
     }
+    flags = {flag: each.name for each in options_of(record).values() for flag in each.flags}
     found = {name: value for name, value in given.items() if name in signature.parameters}
     for name, value in given.items():
-        present, template = former.get(f"--{name.replace('_', '-')}", (name, "{}"))
+        flag = f"--{name.replace('_', '-')}"
         if name in signature.parameters:
             continue
+        if flag in flags and flags[flag] not in given:  # A name of the command line
+            found[flags[flag]] = value
+            continue
+        present, template = former.get(flag, (name, "{}"))
         if present != name:
             warnings.warn(f"`{name}` is now `{present}`.", FutureWarning, stacklevel=3)
         value = value if template.strip("+") == "{}" else template.strip("+").format(value)

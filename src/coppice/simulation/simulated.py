@@ -161,6 +161,26 @@ class Simulated(Brief):
     hashed: Hashed | None = None  # Times under many hashes, where asked for
 
     @property
+    def size_bytes(self) -> int:
+        """Message size M."""
+        return self.timeline.size_bytes
+
+    @property
+    def time_us(self) -> float:
+        """When the last rank is done."""
+        return self.timeline.time_us
+
+    @property
+    def algbw_gb_per_s(self) -> float:
+        """M over the time."""
+        return self.timeline.algbw_gb_per_s
+
+    @property
+    def busbw_gb_per_s(self) -> float:
+        """Rate that nccl-tests prints as busbw."""
+        return self.timeline.busbw_gb_per_s
+
+    @property
     def least_us(self) -> float:
         """Bandwidth time of the optimum (or, without one, of the plan's own loads)."""
         bound, problem = self.plan.bound, self.plan.problem

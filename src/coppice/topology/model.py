@@ -34,6 +34,22 @@ class NodeKind(enum.IntEnum):
     SWITCH = 1
     NIC = 2
 
+    @classmethod
+    def named(cls, name: object) -> NodeKind:
+        """The kind with a name.
+
+        Examples:
+            >>> NodeKind.named("switch")
+            <NodeKind.SWITCH: 1>
+
+        Raises:
+            InputError: If there is none.
+        """
+        kinds = {each.name.lower(): each for each in cls}
+        if not isinstance(name, str) or name.lower() not in kinds:
+            raise InputError(f"expected a kind of node ({', '.join(kinds)}), found {name!r}.")
+        return kinds[name.lower()]
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Node:
@@ -49,6 +65,11 @@ class Node:
     arch: str | None = None
     cpu: str | None = None  # Maker of the processors beside a GPU (`intel`, `amd`, `arm`), or None likewise
 
+    def __post_init__(self) -> None:
+        """Take a kind by its name, such as ``switch``."""
+        if not isinstance(self.kind, NodeKind):
+            object.__setattr__(self, "kind", NodeKind.named(self.kind))
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
@@ -56,9 +77,15 @@ class Link:
 
     src: str
     dst: str
-    gb_per_s: Fraction
+    gb_per_s: Fraction  # Rate in each direction, GB/s; also a number, or text such as `75/2`
     latency_us: float = 0.0
     duplex: bool = True
+
+    def __post_init__(self) -> None:
+        """Read the rate exactly."""
+        if not isinstance(self.gb_per_s, Fraction):
+            where = f"the link {self.src} -> {self.dst}"
+            object.__setattr__(self, "gb_per_s", exact_rate(self.gb_per_s, where=where))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -49,7 +49,7 @@ class GroupOptions(Struct, frozen=True, kw_only=True):
         from coppice.iteration.job.job import check_layout, layout_of, model_of
         from coppice.iteration.job_options import JobOptions, parse_degrees
 
-        degrees = parse_degrees(self.groups, option="--groups")
+        degrees = parse_degrees(self.groups, option="`groups`")
         if self.workload is None:
             demands = degree_demands(degrees, collective, GB, topology.num_ranks)
             title = f"{collective} of 1 GB in each of {self.groups} on {topology.name}"

@@ -40,6 +40,12 @@ _RunFiles = Annotated[
 ]
 _TableFile = Annotated[AnyPath, ANYTHING, argument("Table of `coppice tune fit`.")]
 
+_Written = Annotated[
+    AnyPath | None,
+    ANYTHING,
+    argument("File to write: the table of the rules (CSV), or the page; None: none."),
+]
+
 
 class FitOptions(Struct, frozen=True, kw_only=True):
     """Options of fitting rules."""
@@ -85,6 +91,7 @@ class FitCall(FitOptions, frozen=True):
     """A fit of rules to measurements."""
 
     runs: _RunFiles
+    output: _Written = None
 
 
 class LogsCall(FitOptions, frozen=True):
@@ -94,6 +101,10 @@ class LogsCall(FitOptions, frozen=True):
         Sequence[AnyPath], ANYTHING, argument("Output of nccl-tests, logs of NCCL, the inspector.")
     ]
     library: Annotated[str, argument("One of: nccl, rccl.")] = "nccl"
+    output: _Written = None
+    collective: Annotated[
+        Collective | str | None, option("The collective that was run, where a file does not say it.")
+    ] = None
 
 
 class ExportCall(Struct, frozen=True):
@@ -162,13 +173,36 @@ def sweep(asked: SweepCall) -> None:
 def fit(asked: FitCall) -> Fit:
     """Find the fastest choice of every shape and size, and keep it where it beats the default significantly.
 
+    Raises:
+        InputError: If a file cannot be read or written.
+
     Examples:
         >>> import coppice
         >>> found = coppice.tune.fit("examples/tuning-runs.jsonl", topology="examples/tuning-lab.json")
         >>> found.library
         'open-mpi'
     """
-    return asked.fit(_read(asked.runs))[0]
+    return _with_table(*asked.fit(_read(asked.runs)), asked.output)
+
+
+def _with_table(found: Fit, network: Topology | None, output: AnyPath | None) -> Fit:
+    if output is not None:
+        write_table(found, network, output)
+    return found
+
+
+def write_table(found: Fit, network: Topology | None, output: AnyPath) -> None:
+    """Write the rules of a fit as a table.
+
+    Args:
+        network: The topology that its bounds are of.
+        output: File to write.
+    """
+    from coppice.files import write_atomically
+    from coppice.tuning.table import RuleTable, encode_table
+
+    words = "" if network is None else f"{network.name} {network.sha256[:16]}"
+    write_atomically(output, encode_table(RuleTable.of(found, topology=words)).encode())
 
 
 @verb(LogsCall)
@@ -177,8 +211,9 @@ def from_logs(asked: LogsCall) -> Fit:
     from coppice.logs.reading import read_logs
     from coppice.tuning.logged import runs_of_logs
 
-    runs, _ = runs_of_logs(read_logs([Path(each) for each in asked.files]), library=asked.library)
-    return asked.fit(runs)[0]
+    logs = read_logs([Path(each) for each in asked.files], collective=asked.collective)
+    runs, _ = runs_of_logs(logs, library=asked.library)
+    return _with_table(*asked.fit(runs), asked.output)
 
 
 @verb(FitCall)
@@ -190,10 +225,14 @@ def report(asked: FitCall) -> str:
         >>> coppice.tune.report("examples/tuning-runs.jsonl").lower().startswith("<!doctype html>")
         True
     """
+    from coppice.files import write_atomically
     from coppice.tuning.report import tuning_html
 
     found, network = asked.fit(_read(asked.runs))
-    return tuning_html(found, topology="" if network is None else network.name)
+    page = tuning_html(found, topology="" if network is None else network.name)
+    if asked.output is not None:
+        write_atomically(asked.output, page.encode())
+    return page
 
 
 @verb(ExportCall)

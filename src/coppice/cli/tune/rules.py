@@ -14,7 +14,7 @@ from coppice.files import write_atomically
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption, OutputOption
 from coppice.text import columns, short_size
-from coppice.verbs.tune import FitOptions
+from coppice.verbs.tune import FitOptions, write_table
 
 if TYPE_CHECKING:
     from coppice.topology.model import Topology
@@ -134,11 +134,8 @@ def report(
 
 def _write(found: Fit, network: Topology | None, output: Path | None) -> None:
     """Write the table of a fit, where a file is named."""
-    from coppice.tuning.table import RuleTable, encode_table
-
-    words = "" if network is None else f"{network.name} {network.sha256[:16]}"
     if output is not None:
-        write_atomically(output, encode_table(RuleTable.of(found, topology=words)).encode())
+        write_table(found, network, output)
 
 
 def _lines(found: Fit) -> list[str]:

@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from pathlib import Path
 from typing import Any
 
-from coppice.arguments import checked
+from coppice.arguments import also_named, checked
 from coppice.comparison.pool import chosen_executor, run
 from coppice.design.cabling import cabling_of
 from coppice.design.graph import MAX_LINKS, MAX_NODES
@@ -45,6 +45,7 @@ _MOST_CELLS = 2**17
 Progressing = Callable[[int, int, str], None]
 
 
+@also_named(num_ranks="ranks")
 @checked
 def design(
     ranks: int,

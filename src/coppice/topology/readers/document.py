@@ -21,6 +21,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.files import write_atomically
 from coppice.text import suggestion
@@ -334,8 +335,17 @@ def topology_json(topology: Topology) -> bytes:
     return ("{\n" + ",\n".join(parts) + "\n}\n").encode()
 
 
+@checked
 def write_topology(topology: Topology, path: str | os.PathLike[str]) -> None:
-    """Write the native JSON file; an interrupted write leaves the old file, or none."""
+    """Write the native JSON file; an interrupted write leaves the old file, or none.
+
+    Args:
+        topology: The topology.
+        path: File to write.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
     write_atomically(path, topology_json(topology))
 
 
