@@ -18,6 +18,7 @@ from pathlib import Path
 
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.models import model_named
+from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Layout, Recompute, Shard
@@ -56,9 +57,8 @@ def measure(number: int) -> dict[str, float | str]:
     cluster = cluster_of(preset("dgx-a100", boxes=pipeline * data))
     begin = time.process_time()
     chosen, programs = order_for(order, pipeline, micro_batches, chunks)
-    found = simulate_step(
-        transformer_step(model_named(name), layout, cluster), programs, name=chosen, overlap=overlap
-    )
+    step = transformer_step(model_named(name), layout, cluster)
+    found = simulate_step(step, plan_named(overlap, step, programs), name=chosen)
     above = found.seconds / found.lower_bound_seconds - 1
     return {
         "job": f"{name} on {layout.gpus:,} GPUs",

@@ -23,10 +23,11 @@ from coppice.iteration.layer_work import LayerWork, gathering_seconds, hop_secon
 from coppice.iteration.machine import Cluster, tile_share
 from coppice.iteration.memory import MemoryFit, fit_of, memory_of
 from coppice.iteration.models import MODELS, model_named
-from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
 from coppice.iteration.pipeline.orders import interleaved
+from coppice.iteration.pipeline.stages import StageTimes
 from coppice.iteration.running import run_tasks
 from coppice.iteration.search import search_layouts, simulated_layouts
+from coppice.iteration.step.workloads import stages_graph
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.topology.presets import preset
 
@@ -47,7 +48,7 @@ def test_the_closed_form_is_the_simulated_pipeline(chunks: int, micro_batches: i
     order = interleaved(8, micro_batches, chunks)
     passes = [one] * (order.stages - 1) + [one + head]
     times = StageTimes(forward=[each / 3 for each in passes], backward=[2 * each / 3 for each in passes])
-    simulated = run_tasks(pipeline_graph(order, times, 1).graph).seconds
+    simulated = run_tasks(stages_graph(order, times, 1).graph).seconds
     closed = (
         found.compute + found.tensor + found.head + found.bubble - 7 * found.sends / micro_batches / chunks
     )

@@ -14,6 +14,7 @@ from coppice.iteration.models import MODELS
 from coppice.iteration.page.jobs import report_of_step
 from coppice.iteration.page.page import iteration_html
 from coppice.iteration.page.timeline import MOST_TASKS, timeline_rows
+from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
@@ -32,7 +33,7 @@ def page() -> str:
     layout = Layout(tensor=8, pipeline=16, data=4, global_batch=256)
     name, order = order_for(None, 16, 64, 1)
     step = transformer_step(MODELS["gpt-175b"], layout, cluster_of(preset("dgx-a100", boxes=64)))
-    found = simulate_step(step, order, name=name)
+    found = simulate_step(step, plan_named("none", step, order), name=name)
     return iteration_html(
         report_of_step(
             "gpt <175b>",

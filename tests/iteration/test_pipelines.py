@@ -11,7 +11,6 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import (
     ORDERS,
@@ -23,9 +22,11 @@ from coppice.iteration.pipeline.orders import (
     zero_bubble,
 )
 from coppice.iteration.pipeline.runnable import check_runnable, placement
+from coppice.iteration.pipeline.stages import StageTimes
 from coppice.iteration.pipeline.torch_csv import order_csv, read_order_csv
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
+from coppice.iteration.step.workloads import stages_graph
 from coppice.options.names import TORCH_ORDERS
 from support.pages import coppice
 from support.rank_processes import rank_codes
@@ -37,7 +38,7 @@ def makespan(order: PipelineOrder, chunks: int = 1, forward: float = 1.0, backwa
         backward=[backward / chunks] * order.stages,
         weight_share=0.5,
     )
-    return run_tasks(pipeline_graph(order, times, 1).graph).seconds
+    return run_tasks(stages_graph(order, times, 1).graph).seconds
 
 
 GRID = [(p, m) for p in (1, 2, 3, 4, 8) for m in (p, 2 * p, 4 * p)]
@@ -117,7 +118,7 @@ def test_the_best_orders_attain_the_bound() -> None:
 def test_transfers_delay_a_pipeline() -> None:
     order = one_f_one_b(4, 1)
     times = StageTimes(forward=[1] * 4, backward=[2] * 4, transfer=0.5)
-    assert run_tasks(pipeline_graph(order, times, 1).graph).seconds == pytest.approx(12 + 6 * 0.5, abs=1e-8)
+    assert run_tasks(stages_graph(order, times, 1).graph).seconds == pytest.approx(12 + 6 * 0.5, abs=1e-8)
 
 
 @pytest.mark.slow

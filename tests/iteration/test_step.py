@@ -19,13 +19,13 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import policies_of
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
+from coppice.iteration.policies.step_plans import plan_named, stage_workload
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.blocks import transformer_step
-from coppice.iteration.step.graph import step_graph
-from coppice.iteration.step.overlap import overlap_named
-from coppice.iteration.step.policy_messages import stage_workload
+from coppice.iteration.step.lower import lower
+from coppice.iteration.step.plan import StepPlan
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.trace import write_task_trace
 from coppice.iteration.transformer import Layout, Recompute, Shard
@@ -49,7 +49,7 @@ def simulated(
 ) -> SimulatedStep:
     name, passes = order_for(order, layout.pipeline, layout.micro_batches, layout.chunks)
     step = transformer_step(MODELS[model], layout, CLUSTER)
-    return simulate_step(step, passes, name=name, overlap=overlap)
+    return simulate_step(step, plan_named(overlap, step, passes), name=name)
 
 
 GRID = [
@@ -160,7 +160,7 @@ def test_a_stage_alone_is_what_policies_say_of_layers(
         for forward, backward, seconds in zip(*columns, strict=True)
     )
     step = Step(stages=(blocks,), micro_batches=1, replicas=4, gradient_bytes=1.0, between_replicas=between)
-    found = simulate_step(step, ORDERS["1f1b"](1, 1, 1), overlap=name)
+    found = simulate_step(step, plan_named(name, step, ORDERS["1f1b"](1, 1, 1)))
     expected = predict(stage_workload(step, 0), name)
     assert found.seconds == pytest.approx(expected.iteration_seconds, abs=1e-7)
     assert found.lower_bound_seconds <= found.seconds + 1e-7
@@ -171,7 +171,7 @@ def test_contention_slows_what_runs_beside_exchanges() -> None:
     name, order = order_for(None, 8, layout.micro_batches, 1)
     step = transformer_step(GPT, layout, CLUSTER)
     times = [
-        simulate_step(step, order, name=name, overlap="fsdp", contention=each).seconds
+        simulate_step(step, plan_named("fsdp", step, order), name=name, contention=each).seconds
         for each in (0.0, 0.2, 0.4)
     ]
     assert times == sorted(set(times))
@@ -183,12 +183,12 @@ def test_contention_slows_what_runs_beside_exchanges() -> None:
     )
     two = Step(stages=(blocks,), micro_batches=1, replicas=2, between_replicas=lambda *_: gather)
     beside = [
-        simulate_step(two, ORDERS["1f1b"](1, 1, 1), overlap="fsdp", contention=each).seconds
+        simulate_step(two, plan_named("fsdp", two, ORDERS["1f1b"](1, 1, 1)), contention=each).seconds
         for each in (0.0, 0.5)
     ]
     assert beside == pytest.approx([4.0, 5.0])
     with pytest.raises(InputError, match="`contention` of 0 or more"):
-        simulate_step(step, order, contention=-1)
+        simulate_step(step, plan_named("none", step, order), contention=-1)
 
 
 @pytest.mark.parametrize(
@@ -206,7 +206,7 @@ def test_folding_symmetric_ranks_changes_nothing(order: str, overlap: str, field
     layout = Layout(tensor=4, pipeline=4, data=4, global_batch=16, sequence_parallel=True, **fields)
     step = transformer_step(MODELS["gpt-1.7b"], layout, CLUSTER)
     passes = order_for(order, 4, layout.micro_batches, layout.chunks)[1]
-    made = step_graph(step, passes, overlap_named(overlap, step, passes), count=2)
+    made = lower(step, plan_named(overlap, step, passes), count=2)
     ranks = np.arange(16)
     groups = {"tp": ranks // 4, "dp": ranks % 4}
     folded, all_ranks = run_tasks(made.graph), run_tasks(unfolded(made, groups, CLUSTER.device.box))
@@ -282,7 +282,7 @@ def test_random_steps_run_by_the_rules_and_never_beat_their_bound(seed: int) -> 
     draw = random.Random(seed)
     step, order, overlap = random_step(draw)
     contention = draw.choice((0.0, 0.0, 0.25))
-    found = simulate_step(step, order, overlap=overlap, contention=contention)
+    found = simulate_step(step, plan_named(overlap, step, order), contention=contention)
     assert found.seconds >= found.lower_bound_seconds - 1e-9
     assert sum(found.parts.values()) == pytest.approx(found.seconds, abs=1e-9)
     assert sum(each.seconds for each in found.path) == pytest.approx(found.seconds, abs=1e-9)
@@ -302,7 +302,7 @@ def test_bubbles_of_steps_follow_the_formula(devices: int, micro_batches: int) -
             one = 1 / order.stages * devices
             block = LayerBlock(name="one", kind="layer", forward=one, input_gradient=one, weight_gradient=one)
             step = Step(stages=((block,),) * order.stages, micro_batches=micro_batches)
-            found = simulate_step(step, order, name=name)
+            found = simulate_step(step, plan_named("none", step, order), name=name)
             known = {"zero-bubble": devices - 1, "fast-forward": 2 * (devices - 1)}
             bubble = known.get(name, 3 * (devices - 1) / chunks)
             if name == "zero-bubble" and micro_batches < 2 * devices:
@@ -323,8 +323,8 @@ def test_passes_that_run_at_once_hide_exchanges() -> None:
         exchanges=(inside, replace(inside, when=BACKWARD)),
     )
     step = Step(stages=((block, block),) * 8, micro_batches=16)
-    together = simulate_step(step, order)
-    apart = simulate_step(step, replace(order, co_scheduled=frozenset()))
+    together = simulate_step(step, plan_named("none", step, order))
+    apart = simulate_step(step, plan_named("none", step, replace(order, co_scheduled=frozenset())))
     assert together.seconds >= together.lower_bound_seconds - 1e-9
     assert together.seconds < 0.85 * apart.seconds
     assert together.parts["experts"] < 0.6 * apart.parts["experts"]
@@ -342,7 +342,8 @@ def test_the_bubble_of_both_directions(
     block = LayerBlock(
         name="one", kind="layer", forward=forward, input_gradient=forward, weight_gradient=weights
     )
-    found = simulate_step(Step(stages=((block,),) * order.stages, micro_batches=micro_batches), order)
+    step = Step(stages=((block,),) * order.stages, micro_batches=micro_batches)
+    found = simulate_step(step, plan_named("none", step, order))
     backward = forward + weights
     bubble = (devices - 1) * ((forward + backward) + backward - 3 * weights)
     assert found.seconds == pytest.approx(2 * micro_batches * (forward + backward) + bubble, abs=1e-7)
@@ -365,7 +366,7 @@ def test_orders_that_do_not_suit() -> None:
         simulated(LAYOUT, "dualpipe-v")
     step = transformer_step(GPT, LAYOUT, CLUSTER)
     with pytest.raises(InputError, match="8 stages and 32 micro-batches, found 8 and 31"):
-        simulate_step(step, ORDERS["1f1b"](8, 31, 1))
+        simulate_step(step, plan_named("none", step, ORDERS["1f1b"](8, 31, 1)))
 
 
 def test_passes_that_wait_for_each_other_are_named() -> None:
@@ -373,8 +374,8 @@ def test_passes_that_wait_for_each_other_are_named() -> None:
     passes = [tuple(StagePass(int(p[0]), Work(p[1]), int(p[2])) for p in row.split()) for row in programs]
     order = PipelineOrder(devices=tuple(passes), stages=2, micro_batches=2)
     block = LayerBlock(name="one", kind="layer", forward=1.0, input_gradient=1.0, weight_gradient=1.0)
-    with pytest.raises(InputError, match=r"do not wait for themselves, found 0B0 part 0 of 0 after .*1F1"):
-        simulate_step(Step(stages=((block,), (block,)), micro_batches=2), order)
+    with pytest.raises(InputError, match=r"do not wait for themselves, found 0B0 of 0 after .*1F1"):
+        simulate_step(Step(stages=((block,), (block,)), micro_batches=2), StepPlan(order=order))
 
 
 @pytest.mark.parametrize(

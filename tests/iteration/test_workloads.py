@@ -20,6 +20,7 @@ from coppice.iteration.measured.table import AttentionRow, CopyRow, DeviceTable,
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.policies.catalogue import POLICIES
+from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.predicted import predict
 from coppice.iteration.search import estimate_of
 from coppice.iteration.step.simulated import order_for, simulate_step
@@ -151,8 +152,8 @@ def test_a_step_of_layers_is_the_simulated_policy() -> None:
     step = step_of(model, layout, machines)
     assert sum(each.parameters for each in step.stages[0]) == model.parameters
     _, order = order_for(None, 1, layout.micro_batches, 1)
-    found = simulate_step(step, order, overlap="ddp")
-    plain = simulate_step(step, order)
+    found = simulate_step(step, plan_named("ddp", step, order))
+    plain = simulate_step(step, plan_named("none", step, order))
     assert found.seconds < plain.seconds
     closed = estimate_of(model, layout, machines.cluster)
     assert found.seconds == pytest.approx(closed.seconds, rel=0.02)
@@ -182,7 +183,8 @@ def test_mixtures_agree_with_the_closed_form(
     for model in (MODELS["mixtral-8x7b"], replace(MODELS["mixtral-8x7b"], expert_every=2)):
         closed = estimate(model, layout, machines.cluster)
         _, order = order_for(None, pipeline, layout.micro_batches, 1)
-        found = simulate_step(step_of(model, layout, machines), order)
+        step = step_of(model, layout, machines)
+        found = simulate_step(step, plan_named("none", step, order))
         assert found.seconds == pytest.approx(closed.seconds, rel=0.03)
         assert (found.parts["experts"] > 0) == (closed.exchange > 0) == (expert > 1)
 

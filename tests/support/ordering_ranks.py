@@ -15,6 +15,7 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.checkpoint import checkpoint
 
 from coppice.errors import InputError
+from coppice.iteration.pipeline.order import Work
 from coppice.training.torch import prefetch_order, schedule
 
 
@@ -98,7 +99,7 @@ def train(
 def simulated(found: Any, names: list[str]) -> list[str]:
     """Tensors in the order in which simulation makes their gradients."""
     passes = found.policy.backward(found.workload)
-    return [names[found.plan.tensors[each.layer]] for each in passes if each.kind != "input_gradient"]
+    return [names[found.plan.tensors[each.layer]] for each in passes if each.work is not Work.INPUT]
 
 
 def out_of_order(rank: int, size: int, folder: Path) -> dict[str, Any]:

@@ -188,7 +188,7 @@ def trained(name: str, case: Case, rank: int, folder: Path) -> dict[str, Any]:
         stream = f"NIC of node {device}" if case.late else f"network {device}"
         for what, ran, said in (
             ("passes", own.record.passes, simulated(graph, f"device {device}", PASSES)),
-            ("sums", own.record.sums, simulated(graph, stream, ["all_reduce"])),
+            ("sums", own.record.sums, simulated(graph, stream, ["dp all_reduce"])),
         ):
             found[what] = [each for each in ran if iteration_of(each, case) < until]
             found[f"simulated {what}"] = [each for each in said if iteration_of(each, case) < until]

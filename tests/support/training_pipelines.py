@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
-from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.running import run_tasks
+from coppice.iteration.step.lower import StepGraph
 
 WIDTH = 6
 ROWS = 2  # of a micro-batch
@@ -156,7 +156,7 @@ def alone(
     return model, losses
 
 
-def simulated(graph: IterationGraph, stream: str, kinds: Sequence[str]) -> list[str]:
+def simulated(graph: StepGraph, stream: str, kinds: Sequence[str]) -> list[str]:
     """Names of tasks of a stream in the order in which simulation starts them."""
     tasks = graph.graph
     number = tasks.streams.index(stream) if stream in tasks.streams else -2

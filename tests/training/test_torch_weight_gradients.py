@@ -13,7 +13,8 @@ from torch import nn  # noqa: E402
 from torch.utils.checkpoint import checkpoint  # noqa: E402
 
 from coppice.errors import InputError  # noqa: E402
-from coppice.iteration.policies.messages import LayerPass  # noqa: E402
+from coppice.iteration.pipeline.order import Work  # noqa: E402
+from coppice.iteration.step.plan import LayerPass  # noqa: E402
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients  # noqa: E402
 
 
@@ -73,8 +74,8 @@ def trained(model: nn.Module) -> list[tuple[str, Any]]:
 def passes(count: int, late: list[int]) -> list[LayerPass]:
     """All gradients of inputs, then those of some weights."""
     return [
-        *(LayerPass(kind="input_gradient", layer=layer, seconds=0) for layer in reversed(range(count))),
-        *(LayerPass(kind="weight_gradient", layer=layer, seconds=0) for layer in late),
+        *(LayerPass(Work.INPUT, layer) for layer in reversed(range(count))),
+        *(LayerPass(Work.WEIGHT, layer) for layer in late),
     ]
 
 

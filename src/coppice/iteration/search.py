@@ -16,6 +16,7 @@ from coppice.iteration.anchoring import Anchor, RunSetting, correction
 from coppice.iteration.estimate import Estimate, estimate
 from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import Memory, MemoryFit, fit_of, memory_of
+from coppice.iteration.policies.step_plans import BASELINE, plan_named
 from coppice.iteration.predicted import predict
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
@@ -151,10 +152,10 @@ def simulated_layouts(
         layout = each.layout
         name, order = order_for(None, layout.pipeline, layout.micro_batches, layout.chunks)
         if isinstance(model, LayeredModel):
-            step = layered_step(model, layout, cluster)
-            result = simulate_step(step, order, name=name, overlap=usual_overlap(layout))
+            step, overlap = layered_step(model, layout, cluster), usual_overlap(layout)
         else:
-            result = simulate_step(transformer_step(model, layout, cluster), order, name=name)
+            step, overlap = transformer_step(model, layout, cluster), BASELINE
+        result = simulate_step(step, plan_named(overlap, step, order), name=name)
         setting = RunSetting(model=model, device=cluster.device.name, layout=layout)
         factor = correction(setting, anchors, spread).factor if anchors else 1.0
         simulated.append(

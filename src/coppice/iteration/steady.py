@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.running import run_tasks
+from coppice.iteration.step.lower import StepGraph
 
 _SAME = 1e-9
 _COUNTS = (6, 12, 24, 48, 96)
@@ -27,7 +27,7 @@ class SteadyIteration:
     simulated: int  # Iterations simulated
 
 
-def steady_iteration(iterations: Callable[[int], IterationGraph]) -> SteadyIteration:
+def steady_iteration(iterations: Callable[[int], StepGraph]) -> SteadyIteration:
     """Simulate iterations until their intervals and the lags of their last tasks repeat.
 
     Distances alone may repeat for a while as messages fall further and further behind, until an iteration waits for

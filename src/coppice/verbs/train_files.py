@@ -272,7 +272,7 @@ def pipeline(asked: OrderCall) -> str:
     """
     from coppice.iteration.pipeline.torch_csv import order_csv
 
-    return _written(order_csv(pipelined(asked.load()).given[1]), asked.output)
+    return _written(order_csv(pipelined(asked.load()).given[1].order), asked.output)
 
 
 def pipelined(job: TrainingJob) -> SimulatedStep:

@@ -21,6 +21,7 @@ from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import POLICIES, policies_of
 from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
 from coppice.iteration.policies.policy import Policy
+from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.predicted import predict
 from coppice.iteration.step.simulated import order_for, simulate_step
@@ -97,7 +98,7 @@ def test_alone_each_is_its_own_path(name: str) -> None:
     alone = step_of(job().model, lies, machines)
     order = order_for(name if name in ORDERS else None, lies.pipeline, lies.micro_batches, lies.chunks)[1]
     overlap = "none" if name in ORDERS else name
-    assert simulate_step(alone, order, overlap=overlap).seconds == own.seconds
+    assert simulate_step(alone, plan_named(overlap, alone, order)).seconds == own.seconds
 
 
 @pytest.fixture(scope="module")

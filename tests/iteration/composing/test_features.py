@@ -132,10 +132,10 @@ def test_replicas_that_shard(name: str, shard: str) -> None:
     assert found.memory_bytes < kept.memory_bytes * (4 if name in ("gpipe", "fast-forward") else 3)
     if found.step is None or "gradients" not in POLICIES[name].decides or shard == "zero3":
         return
-    sent = list(found.step.given[2].messages)
-    scattered = sum(each.exchange.size_bytes for each in sent if each.exchange.collective == "reduce_scatter")
-    gathered = sum(each.exchange.size_bytes for each in sent if each.exchange.collective == "all_gather")
-    assert {each.exchange.collective for each in sent} == {"reduce_scatter", "all_gather"}
+    sent = list(found.step.given[1].messages)
+    scattered = sum(each.size_bytes for each in sent if each.collective == "reduce_scatter")
+    gathered = sum(each.size_bytes for each in sent if each.collective == "all_gather")
+    assert {each.collective for each in sent} == {"reduce_scatter", "all_gather"}
     weights = sum(block.parameters for stage in found.step.given[0].stages for block in stage)
     assert scattered == pytest.approx(gathered) == pytest.approx(weights * found.step.given[0].gradient_bytes)
 

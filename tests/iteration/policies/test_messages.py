@@ -11,10 +11,12 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload, read_workload
+from coppice.iteration.pipeline.order import Work
 from coppice.iteration.policies.catalogue import policies_of, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.policies.messages import LayerPass, Message, message_graph
 from coppice.iteration.running import run_tasks
+from coppice.iteration.step.plan import LayerPass, Message
+from coppice.iteration.step.workloads import layers_graph
 from iteration.policies.workloads import THREE, VGG_LIKE, alike, ten, workload_of
 
 
@@ -61,26 +63,26 @@ def test_pushes_and_pulls_run_beside_each_other() -> None:
     first, second = rows["pull of group 0 part 0 of 0"], rows["push of group 0 part 1 of 0"]
     assert times.start[first] == 7.0  # a push of 4 s after the first backward pass
     assert times.start[second] >= 7.0
-    assert {"up", "down"} <= set(made.graph.streams)
+    assert {"up 0", "down 0"} <= set(made.graph.streams)
 
 
 def test_a_message_may_wait_for_the_next_forward_pass() -> None:
-    passes = [LayerPass(kind="backward", layer=layer, seconds=2.0) for layer in (2, 1, 0)]
+    passes = [LayerPass(Work.BACKWARD, layer) for layer in (2, 1, 0)]
     late = Message(name="late", seconds=1.0, size_bytes=1.0, layers=(2,), after_forward=1, needed_by=(2,))
-    times = run_tasks((made := message_graph(THREE, passes, [late], 2)).graph)
+    times = run_tasks((made := layers_graph(THREE, passes, [late], 2)).graph)
     rows = {name: k for k, name in enumerate(made.graph.names)}
-    assert times.start[rows["late of 0"]] == times.start[rows["F1 of 1"]] == 10.0
-    assert times.start[rows["F2 of 1"]] == 11.0
+    assert times.start[rows["late of 0"]] == times.start[rows["0F0 block 1 of 1"]] == 10.0
+    assert times.start[rows["0F0 block 2 of 1"]] == 11.0
 
 
 def test_layers_of_a_graph_run_as_they_can() -> None:
     fork = workload_of((1, 1, 1, 1), (1, 1, 1, 1), (0, 9, 0, 0), inputs=((), (0,), (0,), (1, 2)))
-    passes = [LayerPass(kind="backward", layer=layer, seconds=1.0) for layer in (3, 2, 1, 0)]
+    passes = [LayerPass(Work.BACKWARD, layer) for layer in (3, 2, 1, 0)]
     sent = Message(name="sum", seconds=9.0, size_bytes=9.0, layers=(1,), needed_by=(1,))
-    made = message_graph(fork, passes, [sent], 2)
+    made = layers_graph(fork, passes, [sent], 2)
     times = run_tasks(made.graph)
     rows = {name: k for k, name in enumerate(made.graph.names)}
-    assert [times.start[rows[f"F{layer} of 1"]] for layer in range(4)] == [8, 16, 9, 17]
+    assert [times.start[rows[f"0F0 block {layer} of 1"]] for layer in range(4)] == [8, 16, 9, 17]
 
 
 @pytest.mark.parametrize(
@@ -94,20 +96,20 @@ def test_layers_of_a_graph_run_as_they_can() -> None:
     ],
 )
 def test_messages_that_cannot_be(message: dict[str, Any], words: str) -> None:
-    passes = [LayerPass(kind="backward", layer=layer, seconds=2.0) for layer in (2, 1, 0)]
+    passes = [LayerPass(Work.BACKWARD, layer) for layer in (2, 1, 0)]
     good = Message(name="good", seconds=1.0, size_bytes=1.0, layers=(0,))
     bad = replace(good, name="bad", **message)
     with pytest.raises(InputError, match=words):
-        message_graph(THREE, passes, [good, bad], 1)
+        layers_graph(THREE, passes, [good, bad], 1)
 
 
 def test_messages_in_a_circle_and_gradients_that_are_not_made() -> None:
-    passes = [LayerPass(kind="backward", layer=layer, seconds=2.0) for layer in (2, 1, 0)]
+    passes = [LayerPass(Work.BACKWARD, layer) for layer in (2, 1, 0)]
     ring = [Message(name=f"m{k}", seconds=1.0, size_bytes=1.0, layers=(0,), after=(1 - k,)) for k in range(2)]
     with pytest.raises(InputError, match="m0 of 0 after m1 of 0 after m0 of 0"):
-        run_tasks(message_graph(THREE, passes, ring, 1).graph)
+        run_tasks(layers_graph(THREE, passes, ring, 1).graph)
     with pytest.raises(InputError, match=r"each of 3 layers once, found \[1, 2\]"):
-        message_graph(THREE, passes[:2], [], 1)
+        layers_graph(THREE, passes[:2], [], 1)
 
 
 def test_what_policies_cost() -> None:

@@ -338,7 +338,7 @@ def _pace(model: Transformer | LayeredModel, samples_per_second: float) -> tuple
 
 def _beside(found: SimulatedStep) -> str:
     """What runs beside what, in words."""
-    if found.overlap == "none" and found.given[1].co_scheduled:
+    if found.overlap == "none" and found.given[1].order.co_scheduled:
         return "forward and backward passes run at once, nothing else overlaps"
     return _BESIDE.get(found.overlap, f"gradients are sent beside passes by policy {found.overlap}")
 

@@ -56,7 +56,7 @@ def pipeline(
 
     asked = load_job(replace(options, policy=policy))
     found = pipelined(asked)
-    passes = found.given[1]
+    passes = found.given[1].order
     write_text(order_csv(passes), output)
     to_stdout = str(output) == "-"
     ranks, where = len(passes.devices), placement(passes)

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coppice.iteration.composing.compared import ComparedPolicies, ComparedPolicy
 from coppice.iteration.policies.catalogue import POLICIES
-from coppice.iteration.step.overlap import BASELINE
+from coppice.iteration.policies.step_plans import BASELINE
 from coppice.text import seconds_text
 
 if TYPE_CHECKING:

@@ -26,9 +26,9 @@ from coppice.iteration.policies.catalogue import POLICIES, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.pipelined.policy import Pipelined
 from coppice.iteration.policies.policy import Policy
+from coppice.iteration.policies.step_plans import BASELINE
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.predicted import predict
-from coppice.iteration.step.overlap import BASELINE
 from coppice.text import seconds_text
 
 if TYPE_CHECKING:

@@ -17,14 +17,12 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
 from coppice.iteration.policies.pipelined.out_of_order import FastForward
 from coppice.iteration.policies.pipelined.policy import Pipelined
-from coppice.iteration.policies.pipelined.steps import fast_forward_order
+from coppice.iteration.policies.step_plans import fast_forward_order, plan_of, stage_workload
 from coppice.iteration.policies.tensor.policy import TensorPolicy, transformed
 from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step
 from coppice.iteration.running import TaskTimes
 from coppice.iteration.step.block import Step
-from coppice.iteration.step.overlap import overlap_of
-from coppice.iteration.step.policy_messages import stage_workload
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.transformer import Layout, Transformer
 from coppice.iteration.workload.steps import usual_overlap
@@ -155,15 +153,15 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
     gradients = next((each for each in policies if isinstance(each, DataParallelPolicy)), None)
     if gradients is not None and step.replicas > 1:
         _refuse_many(composition, _least_messages(step, gradients), at_least="at least ")
-    overlap = overlap_of(policies, step, order)
-    _refuse_many(composition, len(overlap.messages))
-    found = simulate_step(step, order, name=name, overlap=overlap, contention=contention)
+    plan = plan_of(policies, step, order)
+    _refuse_many(composition, len(plan.messages))
+    found = simulate_step(step, plan, name=name, contention=contention)
     return ComposedStep(
         composition=composition,
         seconds=found.seconds,
         lower_bound_seconds=found.lower_bound_seconds,
         exposed_seconds=sum(found.exposed.values()),
-        messages=len(overlap.messages),
+        messages=len(plan.messages),
         compute_seconds=_computation(step, order),
         layout=layout,
         memory=held,

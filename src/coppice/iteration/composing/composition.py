@@ -9,7 +9,7 @@ from typing import Any
 from coppice.errors import InputError
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.policy import ConfiguredPolicy
-from coppice.iteration.step.overlap import BASELINE
+from coppice.iteration.policies.step_plans import BASELINE
 from coppice.text import suggestion
 
 

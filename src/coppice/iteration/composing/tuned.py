@@ -21,8 +21,8 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.policy import ConfiguredPolicy, Policy
+from coppice.iteration.policies.step_plans import stage_workload
 from coppice.iteration.predicted import predict
-from coppice.iteration.step.policy_messages import stage_workload
 
 MOST_TRIALS = 60
 """Settings that are tried in all, beside those that the policy's own tuner tries."""

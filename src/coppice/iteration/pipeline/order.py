@@ -121,3 +121,19 @@ NEEDS = {Work.BACKWARD: Work.FORWARD, Work.INPUT: Work.FORWARD, Work.WEIGHT: Wor
 """What a device must have done for the same stage and micro-batch before."""
 _PARTS = {Work.FORWARD: 0, Work.BACKWARD: 2, Work.INPUT: 1, Work.WEIGHT: 1}
 """Parts of a backward pass that each does."""
+
+
+def source_of(each: StagePass, stages: int) -> StagePass | None:
+    """Pass of another stage that this one depends on."""
+    if each.work is Work.FORWARD:
+        return each._replace(stage=each.stage - 1) if each.stage else None
+    if each.work is Work.WEIGHT or each.stage == stages - 1:
+        return None
+    return each._replace(stage=each.stage + 1)
+
+
+def target_of(each: StagePass, stages: int) -> int | None:
+    """Stage that depends on a pass."""
+    if each.work is Work.FORWARD:
+        return each.stage + 1 if each.stage < stages - 1 else None
+    return each.stage - 1 if each.work is not Work.WEIGHT and each.stage else None

@@ -10,9 +10,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 
 from coppice.errors import InputError
-from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
-from coppice.iteration.pipeline.split import weights_last
+from coppice.iteration.pipeline.stages import StageTimes, weights_last
 
 
 def _check(devices: int, micro_batches: int, chunks: int = 1) -> None:
@@ -256,7 +255,7 @@ def fast_forward(devices: int, micro_batches: int, chunks: int = 1) -> PipelineO
     """All micro-batches of a chunk before the next, input gradients before weight gradients (EuroSys 2022).
 
     Made for forward passes, gradients of inputs and gradients of weights of equal times, with which gradients of
-    weights come last; :func:`~coppice.iteration.pipeline.split.weights_last` makes one for any times.
+    weights come last; :func:`~coppice.iteration.pipeline.stages.weights_last` makes one for any times.
     """
     plain = breadth_first(devices, micro_batches, chunks)
     alike = StageTimes(forward=(1,) * plain.stages, backward=(2,) * plain.stages)

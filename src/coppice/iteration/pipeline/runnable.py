@@ -7,8 +7,7 @@ That every stage has all its passes, forward before backward ones, holds of any
 from __future__ import annotations
 
 from coppice.errors import InputError
-from coppice.iteration.pipeline.graph import source_of
-from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, source_of
 
 
 def placement(order: PipelineOrder) -> str | None:

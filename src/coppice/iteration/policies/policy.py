@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import re
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, ClassVar, Self
 
@@ -13,7 +12,7 @@ import msgspec
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.tasks import TaskGraph
+from coppice.iteration.step.lower import StepGraph
 from coppice.text import parse_size
 
 _UNIT = re.compile(r"[KMGTB]\s*$", re.IGNORECASE)
@@ -23,15 +22,6 @@ Bytes = Annotated[float, msgspec.Meta(ge=0)]
 PositiveBytes = Annotated[float, msgspec.Meta(gt=0)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 Count = Annotated[int, msgspec.Meta(ge=1)]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class IterationGraph:
-    """Task graph of consecutive iterations."""
-
-    graph: TaskGraph  # The tasks
-    first: Sequence[int]  # For each iteration, the task whose start begins it
-    last: Sequence[Sequence[int]]  # For each iteration, the tasks with whose ends it is over
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -107,7 +97,7 @@ class Policy(ConfiguredPolicy):
     """Policy over iterations of a layer-wise workload."""
 
     @abstractmethod
-    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+    def iterations(self, workload: LayerWorkload, count: int) -> StepGraph:
         """Task graph of consecutive iterations."""
 
     @abstractmethod

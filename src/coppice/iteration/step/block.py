@@ -9,7 +9,7 @@ from dataclasses import dataclass, field
 from coppice.errors import InputError
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
-_NO_LOADS: Mapping[str, float] = {}
+NO_LOADS: Mapping[str, float] = {}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -22,7 +22,7 @@ class GroupExchange:
     seconds: float  # Time that it takes alone
     when: str = ""  # The pass in which it is: `forward`, `backward` or `recompute`; empty: outside of passes
     # Share of each link, by name, that it takes meanwhile
-    loads: Mapping[str, float] = field(default_factory=lambda: _NO_LOADS)
+    loads: Mapping[str, float] = field(default_factory=lambda: NO_LOADS)
 
     @property
     def link(self) -> str:
@@ -47,6 +47,8 @@ class LayerBlock:
     parameters: float = 0.0  # Weights on this GPU
     activation_bytes: float = 0.0  # Bytes that it keeps of the micro-batch until its backward pass
     exchanges: tuple[GroupExchange, ...] = ()  # What it exchanges inside its passes, in their order
+    # Blocks of its stage that it takes its input from; None: the one before it
+    inputs: tuple[int, ...] | None = None
 
     def __post_init__(self) -> None:
         times = (self.forward, self.input_gradient, self.weight_gradient, self.recompute)

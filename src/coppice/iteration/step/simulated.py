@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
@@ -14,9 +14,9 @@ from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.running import LowerBounds, TaskTimes, lower_bounds, on_grid, run_tasks
 from coppice.iteration.step.block import Step
-from coppice.iteration.step.graph import StepGraph, step_graph
-from coppice.iteration.step.overlap import Overlap, overlap_named
-from coppice.iteration.step.templates import Kind
+from coppice.iteration.step.lower import StepGraph, lower
+from coppice.iteration.step.passes import Kind
+from coppice.iteration.step.plan import StepPlan
 from coppice.iteration.tasks import TaskGraph
 
 _Floats = NDArray[np.float64]
@@ -151,7 +151,7 @@ class SimulatedStep:
     path: tuple[PathPart, ...]  # What the iteration waited for, by collective, group and link, the most first
     times: TaskTimes  # When each task of the iterations that were simulated runs
     made: StepGraph  # These tasks
-    given: tuple[Step, PipelineOrder, Overlap]  # The step, the programs of devices, and what overlaps
+    given: tuple[Step, StepPlan]  # The step and its plan
 
     @cached_property
     def bounds(self) -> LowerBounds:
@@ -192,10 +192,9 @@ def order_for(name: str | None, devices: int, micro_batches: int, chunks: int) -
 
 def simulate_step(
     step: Step,
-    order: PipelineOrder,
+    plan: StepPlan,
     *,
     name: str = "",  # Name of the order, for people
-    overlap: str | Overlap = "none",  # What runs beside computation, or its name (see :func:`overlap_named`)
     # Share of a device's speed for which messages beside computation compete with it: with x both take 1 + x
     # times as long. Measured: 0.19 on average, 0.4 at most (arXiv 2507.03114, on A100, H100, MI210 and
     # MI250).
@@ -209,14 +208,14 @@ def simulate_step(
         >>> from coppice.iteration.step.block import LayerBlock
         >>> block = LayerBlock(name="one", kind="layer", forward=1.0, input_gradient=1.0, weight_gradient=1.0)
         >>> step = Step(stages=((block,), (block,)), micro_batches=4)
-        >>> found = simulate_step(step, ORDERS["1f1b"](2, 4, 1))
+        >>> found = simulate_step(step, StepPlan(order=ORDERS["1f1b"](2, 4, 1), sends_block=True))
         >>> found.seconds, found.parts["bubble"]
         (15.0, 3.0)
     """
     if not contention >= 0:
         raise InputError(f"expected `contention` of 0 or more, found {contention}.")
-    chosen = overlap_named(overlap, step, order) if isinstance(overlap, str) else overlap
-    made, times, begin, end = _until_it_repeats(step, order, chosen, contention)
+    order = plan.order
+    made, times, begin, end = _until_it_repeats(step, plan, contention)
     seconds = end - begin
     work = [sum(block.compute for block in stage) for stage in step.stages]
     computes = [0.0] * len(order.devices)
@@ -239,28 +238,28 @@ def simulate_step(
     }
     return SimulatedStep(
         order=name,
-        overlap=chosen.name,
+        overlap=plan.name,
         seconds=seconds,
         mfu=step.flops / seconds / step.peak if step.peak and seconds else 0.0,
         parts=parts,
         path=path_parts(made, times, begin),
         times=times,
         made=made,
-        given=(step, order, chosen),
+        given=(step, plan),
     )
 
 
 def _until_it_repeats(
-    step: Step, order: PipelineOrder, overlap: Overlap, contention: float
+    step: Step, plan: StepPlan, contention: float
 ) -> tuple[StepGraph, TaskTimes, float, float]:
     """Simulate until steady; return iterations, task times, and the last one's interval.
 
     Where the optimizer steps at once, an iteration depends on nothing but what follows the step before: one is enough,
     two where messages follow it.
     """
-    counts = _COUNTS if not overlap.synchronous_step else (2 if overlap.crosses else 1,)
+    counts = _COUNTS if not plan.synchronous_step else (2 if plan.crosses else 1,)
     for count in counts:
-        made = step_graph(step, order, overlap, count=count, contention=contention)
+        made = lower(step, plan, count=count, contention=contention)
         times = run_tasks(made.graph)
         ends = [0.0, *times.finish[made.marks()].tolist()]
         gaps = np.diff(ends)
@@ -269,17 +268,18 @@ def _until_it_repeats(
     return made, times, float(ends[-2]), float(ends[-1])
 
 
-def _bounds(step: Step, order: PipelineOrder, overlap: Overlap) -> LowerBounds:
+def _bounds(step: Step, plan: StepPlan) -> LowerBounds:
     """Lower bounds over all orders.
 
     Where messages may run beside the next iteration, they count as loads of their streams and links alone, and so does
     what a device computes: it may fill what it waits for at the beginning with the end of the iteration before.
     """
-    if overlap.synchronous_step:
-        return lower_bounds(step_graph(step, order, overlap, in_order=False).graph)
-    alone = Overlap(name=overlap.name, sends_block=overlap.sends_block, gathers_ahead=overlap.gathers_ahead)
-    path = lower_bounds(step_graph(step, order, alone, in_order=False).graph)
-    stream, link = _busiest(step_graph(step, order, overlap, in_order=False).graph)
+    free = lower(step, plan, in_order=False).graph
+    if plan.synchronous_step:
+        return lower_bounds(free)
+    alone = replace(plan, messages=(), synchronous_step=True, backward={})
+    path = lower_bounds(lower(step, alone, in_order=False).graph)
+    stream, link = _busiest(free)
     return LowerBounds(
         path=path.path - max(step.optimizer, default=0.0),
         stream=stream[1],

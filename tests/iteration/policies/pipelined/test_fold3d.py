@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 import random
+import re
 
 import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import breadth_first, gpipe, interleaved, one_f_one_b, zero_bubble
+from coppice.iteration.pipeline.stages import StageTimes
 from coppice.iteration.policies.pipelined.breadth_first import sharded_traffic
 from coppice.iteration.policies.pipelined.fold3d import Fold3D, forward_share
-from coppice.iteration.policies.pipelined.steps import fast_forward_order, fold3d_messages, stage_times
+from coppice.iteration.policies.step_plans import fast_forward_order, fold3d_messages, plan_named, stage_times
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
 from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
-from coppice.iteration.step.overlap import Overlap
+from coppice.iteration.step.plan import StepPlan
 from coppice.iteration.step.simulated import order_for, simulate_step
 from iteration.policies.workloads import workload_of
 
@@ -151,7 +152,7 @@ def check_random(seed: int, cases: int) -> None:
         assert isinstance(policy, Fold3D)
         of_stage = dict.fromkeys(range(options["stages"] * options["chunks"]), 0.0)  # type: ignore[arg-type]
         for message in policy.messages(work):
-            of_stage[message.stage] += (message.seconds - work.message_seconds) * work.bytes_per_second
+            of_stage[message.stage or 0] += (message.seconds - work.message_seconds) * work.bytes_per_second
         assert sum(of_stage.values()) == pytest.approx(sum(work.bytes))
         free = LayerWorkload(
             forward=work.forward, backward=work.backward, bytes=(0,) * work.layers, bytes_per_second=1.0
@@ -179,7 +180,9 @@ def test_every_stage_waits_for_its_own_gradients() -> None:
     names = {name: task for task, name in enumerate(made.graph.names)}
     sums = [task for task, name in enumerate(made.graph.names) if name.startswith("gradients")]
     for task in sums:
-        _, _, _, stage, _, iteration = made.graph.names[task].split()
+        named = re.fullmatch(r"gradients of stage (\d+) of (\d+)", made.graph.names[task])
+        assert named is not None
+        stage, iteration = named.groups()
         first = names[f"{stage}B7 of {iteration}"]
         assert times.start[task] >= times.finish[first] - 1e-9
         after = names.get(f"{stage}F0 of {int(iteration) + 1}")
@@ -219,16 +222,13 @@ def even(gradients: float, chunks: int, devices: int = 4, micro_batches: int = 8
 )
 def test_fold3d(gradients: float, chunks: int, expected: float) -> None:
     step, order = even(gradients, chunks), breadth_first(4, 8, chunks)
-    found = simulate_step(step, order, overlap="fold3d")
+    found = simulate_step(step, plan_named("fold3d", step, order))
     assert found.seconds == pytest.approx(expected, abs=1e-8)
     assert found.lower_bound_seconds <= found.seconds + 1e-8
-    assert sum(each.exchange.size_bytes for each in fold3d_messages(step, order)) == pytest.approx(
-        4 * gradients
-    )
-    unsplit = Overlap(
-        name="unsplit", messages=fold3d_messages(step, order, share=0.0), synchronous_step=False
-    )
-    whole = simulate_step(step, order, overlap=unsplit)
+    assert sum(each.size_bytes for each in fold3d_messages(step, order)) == pytest.approx(4 * gradients)
+    messages = fold3d_messages(step, order, share=0.0)
+    unsplit = StepPlan(name="unsplit", order=order, messages=messages, synchronous_step=False)
+    whole = simulate_step(step, unsplit)
     assert found.seconds <= whole.seconds + 1e-8
 
 
@@ -238,7 +238,9 @@ def test_fast_forward(devices: int, plain: float, fast: float) -> None:
     _, named = order_for("fast-forward", devices, devices, 1)
     for given, expected in ((order, plain), (fast_forward_order(step, order), fast), (named, fast)):
         assert isinstance(given, PipelineOrder)
-        assert simulate_step(step, given).seconds == pytest.approx(expected, abs=1e-8)
+        assert simulate_step(step, plan_named("none", step, given)).seconds == pytest.approx(
+            expected, abs=1e-8
+        )
 
 
 def test_times_of_stages_are_those_of_passes() -> None:

@@ -11,13 +11,13 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
 from coppice.iteration.pipeline.order import Work
 from coppice.iteration.pipeline.orders import ORDERS, gpipe
-from coppice.iteration.pipeline.split import weights_last
+from coppice.iteration.pipeline.stages import StageTimes, weights_last
 from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
+from coppice.iteration.step.workloads import stages_graph
 from iteration.policies.workloads import workload_of
 
 
@@ -73,15 +73,19 @@ def test_rows_are_exchanged_where_that_is_less() -> None:
     work = even(2, 8, workers=8)
     # An eighth of the rows of 8 replicas: as an all-gather half of what the sum of all rows takes.
     (rows, *_) = policy(stages=2, micro_batches=2, touched=0.125).messages(work)
-    assert (rows.urgency, rows.seconds, rows.size_bytes) == (1, 4.0, 8)
-    assert all(each.urgency == 2 for each in policy(stages=2, micro_batches=2, touched=0.5).messages(work))
-    assert all(each.urgency == 2 for each in policy(stages=2, micro_batches=2).messages(work))
+    assert (rows.priority, rows.seconds, rows.size_bytes) == (1, 4.0, 8)
+    assert all(each.priority == 2 for each in policy(stages=2, micro_batches=2, touched=0.5).messages(work))
+    assert all(each.priority == 2 for each in policy(stages=2, micro_batches=2).messages(work))
 
 
 def test_tied_embeddings_are_summed_at_both_ends() -> None:
     work = even(3, 8)
-    sums = policy(stages=3, micro_batches=4, tied=True).messages(work)
-    assert [(each.stage, each.of_stages) for each in sums if each.urgency == 1] == [(0, (0, 2)), (2, (0, 2))]
+    chosen = policy(stages=3, micro_batches=4, tied=True)
+    sums = chosen.messages(work)
+    assert [(each.stage, chosen.stages_of(each)) for each in sums if each.priority == 1] == [
+        (0, (0, 2)),
+        (2, (0, 2)),
+    ]
     with pytest.raises(InputError, match=r"found `touched=0.5`: leave one of them out"):
         policy(stages=3, micro_batches=4, tied=True, touched=0.5).messages(work)
 
@@ -130,7 +134,7 @@ def check_random(seed: int, cases: int) -> None:
         for group in range(4):
             for number, message in enumerate(chosen.messages(work)):
                 task = at[f"gradients {number} of stage {message.stage} of group {group}"]
-                for stage in message.of_stages:
+                for stage in chosen.stages_of(message):
                     ready = at[f"{stage}B{(group + 1) * size - 1}"]
                     assert times.start[task] >= times.finish[ready] - 1e-9
                     if group < 2:
@@ -249,7 +253,7 @@ def check_random_orders(seed: int, cases: int) -> None:
             ]
         if times.transfer:
             continue
-        made = pipeline_graph(order, times, 1).graph
+        made = stages_graph(order, times, 1).graph
         run = run_tasks(made)
         at = {str(each): task for task, each in enumerate(order.passes())}
         for program in order.devices:

@@ -17,6 +17,7 @@ from coppice.iteration.job.paced import step_of
 from coppice.iteration.models import model_named
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import policies_of, policy_named
+from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock
 from coppice.iteration.policies.tensor.policy import TensorPolicy, transformed
 from coppice.iteration.running import run_tasks
@@ -81,7 +82,7 @@ def held(step: Step) -> float:
 
 def simulated(step: Step) -> float:
     order = ORDERS["1f1b"](len(step.stages), step.micro_batches, 1)
-    found = simulate_step(step, order)
+    found = simulate_step(step, plan_named("none", step, order))
     assert found.seconds >= found.lower_bound_seconds - 1e-9
     return found.seconds
 
@@ -297,8 +298,8 @@ def test_on_the_step_of_a_job(name: str) -> None:
         quicker = policy_named(name, TensorPolicy).of(**settings).transform(step)
         for order in ("1f1b", "gpipe", "zero-bubble"):
             program = ORDERS[order](2, step.micro_batches, 1)
-            before = simulate_step(step, program, overlap=overlap)
-            after = simulate_step(quicker, program, overlap=overlap)
+            before = simulate_step(step, plan_named(overlap, step, program))
+            after = simulate_step(quicker, plan_named(overlap, quicker, program))
             assert after.lower_bound_seconds <= after.seconds * (1 + 1e-9) < before.seconds
             if name != "lynx":
                 assert after.parts["tensor"] < before.parts["tensor"]
@@ -323,7 +324,8 @@ def test_in_a_job() -> None:
     (policy,) = composition_of("decomposition", ranks=8).policies
     assert isinstance(policy, TensorPolicy)
     assert policy.settings.ranks == 8
-    assert seconds[1] == simulate_step(policy.transform(step), order).seconds
+    changed = policy.transform(step)
+    assert seconds[1] == simulate_step(changed, plan_named("none", changed, order)).seconds
     with pytest.raises(InputError, match="'lyn'"):
         simulated_job(job_of(parse_job_record(f'{text}\nrun.inside = "lyn"', where="job.toml")))
 

@@ -24,8 +24,7 @@ from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step, step_operations
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
-from coppice.iteration.step.overlap import Overlap
-from coppice.iteration.step.policy_messages import StepMessage
+from coppice.iteration.step.plan import Message, StepPlan
 from coppice.iteration.step.simulated import simulate_step
 
 NIC = {"NIC": 1.0}
@@ -85,7 +84,7 @@ def check_plain(seed: int, cases: int) -> None:
                 *([interleaved(2, micro_batches, 2)] if stages == 4 else []),
             ]
         )
-        expected = simulate_step(step, order, overlap=Overlap(name="plain")).seconds
+        expected = simulate_step(step, StepPlan(order=order)).seconds
         operations = step_operations(step, order)
         assert operations.seconds() == pytest.approx(expected, abs=1e-8)
         assert operations.lower_bound_seconds() <= expected + 1e-8
@@ -101,7 +100,7 @@ def test_stages_that_share_a_block_have_links_of_their_own() -> None:
         step = some_step(draw, 1, micro_batches=4)
         step = replace(step, stages=step.stages * 2, optimizer=())
         order = one_f_one_b(2, 4)
-        expected = simulate_step(step, order, overlap=Overlap(name="plain")).seconds
+        expected = simulate_step(step, StepPlan(order=order)).seconds
         assert step_operations(step, order).seconds() == pytest.approx(expected, abs=1e-8)
         channels = step_operations(step, order).channels
         assert {"device 0", "device 1"} <= set(channels)
@@ -121,17 +120,15 @@ def test_gradients_are_sent_beside_the_backward_pass() -> None:
         step = some_step(draw, 1, replicas=2)
         order = one_f_one_b(1, 3)
         messages = tuple(
-            StepMessage(
+            Message.of(
+                step.message("all_reduce", block.parameters),
                 name=f"block {layer}",
-                exchange=step.message("all_reduce", block.parameters),
-                device=0,
-                stage=0,
                 layers=(layer,),
             )
             for layer, block in reversed(list(enumerate(step.stages[0])))
             if block.parameters
         )
-        expected = simulate_step(step, order, overlap=Overlap(name="by block", messages=messages)).seconds
+        expected = simulate_step(step, StepPlan(order=order, messages=messages)).seconds
         assert step_operations(step, order).seconds() == pytest.approx(expected, abs=1e-8)
 
 

@@ -28,8 +28,8 @@ import numpy as np
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.priority import Priority
 from coppice.iteration.policies.data_parallel.tuning import tuned_settings
-from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import PositiveBytes
+from coppice.iteration.step.plan import Message
 
 
 def optimal_partition_bytes(workload: LayerWorkload) -> float:

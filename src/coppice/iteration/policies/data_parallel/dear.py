@@ -23,8 +23,8 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.ddp import assign_buckets
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.tuning import tuned_settings
-from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Bytes, Count
+from coppice.iteration.step.plan import Message
 
 
 class ThresholdOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

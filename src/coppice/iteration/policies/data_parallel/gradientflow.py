@@ -25,8 +25,8 @@ import msgspec
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.ddp import assign_buckets
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Bytes, Count
+from coppice.iteration.step.plan import Message
 
 NORMS = "norms"
 """Name of the message with the norms of all chunks."""

@@ -19,9 +19,10 @@ import msgspec
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.order import Work
 from coppice.iteration.policies.data_parallel.priority import Priority
-from coppice.iteration.policies.messages import LayerPass
 from coppice.iteration.policies.policy import PositiveBytes
+from coppice.iteration.step.plan import LayerPass
 
 
 class DelayOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -54,20 +55,14 @@ class OutOfOrder(Priority):
         found = []
         for layer in reversed(range(workload.layers)):
             if not workload.is_separable(layer):
-                found.append(LayerPass(kind="backward", layer=layer, seconds=workload.backward[layer]))
+                found.append(LayerPass(Work.BACKWARD, layer))
                 continue
-            weights = workload.weight_seconds(layer)
-            rest = workload.backward[layer] - weights
-            found.append(LayerPass(kind="input_gradient", layer=layer, seconds=rest))
+            found.append(LayerPass(Work.INPUT, layer))
             if layer >= delayed:
-                found.append(LayerPass(kind="weight_gradient", layer=layer, seconds=weights))
+                found.append(LayerPass(Work.WEIGHT, layer))
         return [
             *found,
-            *(
-                LayerPass(kind="weight_gradient", layer=layer, seconds=workload.weight_seconds(layer))
-                for layer in range(delayed)
-                if workload.is_separable(layer)
-            ),
+            *(LayerPass(Work.WEIGHT, layer) for layer in range(delayed) if workload.is_separable(layer)),
         ]
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:

@@ -21,8 +21,8 @@ import msgspec
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import UpdateScope
 from coppice.iteration.policies.data_parallel.priority import Priority, cut
-from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Count
+from coppice.iteration.step.plan import Message
 
 
 class SliceOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -32,13 +32,15 @@ from typing import Any, ClassVar, Literal
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.order import Work
 from coppice.iteration.policies.data_parallel.bytescheduler import optimal_partition_bytes
 from coppice.iteration.policies.data_parallel.fusion import gradient_times
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.priority import cut
-from coppice.iteration.policies.messages import LayerPass, Message, message_graph
 from coppice.iteration.policies.policy import PositiveBytes
 from coppice.iteration.steady import steady_iteration
+from coppice.iteration.step.plan import LayerPass, Message
+from coppice.iteration.step.workloads import layers_graph
 
 
 def due_dates(workload: LayerWorkload) -> list[float]:
@@ -192,14 +194,11 @@ def fuse_by_schedule(workload: LayerWorkload, quantum: float) -> Groups:
     From the last layer on, a layer is put into the group of the one after it or opens another, with the rest by
     themselves; a few of the best are kept. Never worse than no fusion.
     """
-    backward = [
-        LayerPass(kind="backward", layer=layer, seconds=workload.backward[layer])
-        for layer in reversed(range(workload.layers))
-    ]
+    backward = [LayerPass(Work.BACKWARD, layer) for layer in reversed(range(workload.layers))]
 
     def seconds(groups: Groups) -> float:
         messages = _in_quanta(workload, groups, quantum)
-        return steady_iteration(lambda count: message_graph(workload, backward, messages, count)).seconds
+        return steady_iteration(lambda count: layers_graph(workload, backward, messages, count)).seconds
 
     def rest(below: int) -> Groups:
         return tuple((layer,) for layer in reversed(range(below)))

@@ -8,9 +8,12 @@ from typing import Any, ClassVar
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.order import Work
 from coppice.iteration.policies.data_parallel.tuning import best_settings
-from coppice.iteration.policies.messages import LayerPass, Message, message_graph
-from coppice.iteration.policies.policy import IterationGraph, Policy, PolicyCosts
+from coppice.iteration.policies.policy import Policy, PolicyCosts
+from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.plan import LayerPass, Message
+from coppice.iteration.step.workloads import layers_graph
 
 
 class UpdateScope(StrEnum):
@@ -58,10 +61,7 @@ class DataParallelPolicy(Policy):
 
     def backward(self, workload: LayerWorkload) -> Sequence[LayerPass]:
         """Order of the backward passes: by default whole ones, from the last layer on."""
-        return [
-            LayerPass(kind="backward", layer=layer, seconds=workload.backward[layer])
-            for layer in reversed(range(workload.layers))
-        ]
+        return [LayerPass(Work.BACKWARD, layer) for layer in reversed(range(workload.layers))]
 
     def choices(self, workload: LayerWorkload) -> Sequence[Mapping[str, Any]]:
         """Candidate settings for a workload: by default none."""
@@ -118,9 +118,9 @@ class DataParallelPolicy(Policy):
             )
         return groups
 
-    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+    def iterations(self, workload: LayerWorkload, count: int) -> StepGraph:
         """Task graph of consecutive iterations of one worker; all workers are alike."""
-        return message_graph(workload, self.backward(workload), self.messages(workload), count)
+        return layers_graph(workload, self.backward(workload), self.messages(workload), count)
 
     def costs(self, workload: LayerWorkload) -> PolicyCosts:
         """Messages and bytes that a worker sends per iteration, and its additional memory."""

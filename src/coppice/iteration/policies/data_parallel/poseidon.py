@@ -26,8 +26,8 @@ import msgspec
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.policies.messages import Message
 from coppice.iteration.policies.policy import Count, PolicyCosts
+from coppice.iteration.step.plan import Message
 
 
 def server_elements(rows: int, columns: int, workers: int, servers: int) -> float:

@@ -23,11 +23,13 @@ import msgspec
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import StageMessage, pipeline_graph, steady_bound_seconds
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import breadth_first
+from coppice.iteration.pipeline.stages import steady_bound_seconds
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt
-from coppice.iteration.policies.policy import IterationGraph
+from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.plan import Message
+from coppice.iteration.step.workloads import stages_graph
 
 
 @checked
@@ -77,29 +79,46 @@ class Fold3D(Pipelined):
             backward = max(0.0, backward - forward)
         return forward_share(forward / backward, recompute=self.settings.recompute) if backward else 0.0
 
-    def messages(self, workload: LayerWorkload) -> list[StageMessage]:
+    def messages(self, workload: LayerWorkload) -> list[Message]:
         """Gradient messages of each stage: one, or two of which the second overlaps with the next iteration."""
         devices = self.settings.stages
         whole = dealt(workload, self.order(workload).stages).reduction
         share = self.share(workload)
-        messages = []
+        messages: list[Message] = []
+
         for stage, seconds in enumerate(whole):
             if not seconds:
                 continue
             sent = seconds - workload.message_seconds
             later = share * sent if stage >= devices else 0.0
             if later < sent or not sent:
-                now = workload.message_seconds + sent - later
-                messages.append(StageMessage(stage=stage, seconds=now))
+                messages.append(
+                    Message(
+                        name=f"gradients of stage {stage}",
+                        seconds=workload.message_seconds + sent - later,
+                        stage=stage,
+                        layers=(0,),
+                        needed_by=(0,),
+                    )
+                )
             if later:
-                forward = workload.message_seconds + later
-                messages.append(StageMessage(stage=stage, seconds=forward, after_forward=stage - devices))
+                messages.append(
+                    Message(
+                        name=f"gradients of stage {stage}",
+                        seconds=workload.message_seconds + later,
+                        stage=stage,
+                        layers=(0,),
+                        needed_by=(0,),
+                        after_forward=0,
+                        forward_stage=stage - devices,
+                    )
+                )
         return messages
 
-    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+    def iterations(self, workload: LayerWorkload, count: int) -> StepGraph:
         """Task graph of consecutive iterations; a stage waits only for its own gradients."""
         order, times = self.stages(workload)
-        return pipeline_graph(order, times, count, messages=self.messages(workload), barrier=False)
+        return stages_graph(order, times, count, messages=self.messages(workload), barrier=False)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
         """Lower bound over orders of whole passes in which a stage waits for its own gradients."""

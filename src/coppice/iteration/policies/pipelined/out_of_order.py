@@ -21,10 +21,9 @@ import msgspec
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import StageTimes
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import breadth_first, gpipe
-from coppice.iteration.pipeline.split import weights_last
+from coppice.iteration.pipeline.stages import StageTimes, weights_last
 from coppice.iteration.policies.pipelined.policy import Pipelined, PipelineOptions, dealt
 
 

@@ -9,11 +9,13 @@ import msgspec
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import StageTimes, pipeline_graph
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.policies.policy import Count, IterationGraph, Policy, Seconds
+from coppice.iteration.pipeline.stages import StageTimes
+from coppice.iteration.policies.policy import Count, Policy, Seconds
 from coppice.iteration.running import lower_bound_seconds
+from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.workloads import stages_graph
 
 
 class PipelineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
@@ -38,13 +40,13 @@ class Pipelined(Policy):
     decides = frozenset({"order"})
     on_one_stage: ClassVar[bool] = True  # It is an order of passes on a device alone, too
 
-    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+    def iterations(self, workload: LayerWorkload, count: int) -> StepGraph:
         """Task graph of consecutive iterations."""
-        return pipeline_graph(*self.stages(workload), count)
+        return stages_graph(*self.stages(workload), count)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
         """Lower bound over all orders of the passes of these stages on these devices."""
-        return lower_bound_seconds(pipeline_graph(*self.stages(workload), 1, in_order=False).graph)
+        return lower_bound_seconds(stages_graph(*self.stages(workload), 1, in_order=False).graph)
 
     def compute_seconds(self, workload: LayerWorkload) -> float:
         """Compute time of the busiest device per iteration."""

@@ -19,28 +19,23 @@ all-gather, where that is less: of x bytes and n replicas a share s of rows take
 
 from __future__ import annotations
 
-import itertools
 import math
 from collections.abc import Iterator
+from dataclasses import replace
+from itertools import pairwise
 from typing import Annotated
 
 import msgspec
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import (
-    KINDS,
-    StageMessage,
-    StageTimes,
-    source_of,
-    steady_bound_seconds,
-    target_of,
-)
-from coppice.iteration.pipeline.order import NEEDS, PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, target_of
 from coppice.iteration.pipeline.orders import one_f_one_b
+from coppice.iteration.pipeline.stages import StageTimes, steady_bound_seconds
 from coppice.iteration.policies.pipelined.policy import Pipelined, PipelineOptions
-from coppice.iteration.policies.policy import IterationGraph
-from coppice.iteration.tasks import TaskGraphBuilder
+from coppice.iteration.step.lower import StepGraph, lower
+from coppice.iteration.step.plan import Message, StepPlan
+from coppice.iteration.step.workloads import stages_step
 
 _ACTIVATIONS, _EMBEDDING, _GRADIENTS = range(3)
 
@@ -72,7 +67,7 @@ class TriRace(Pipelined):
     staleness = 1
     options = TriRaceOptions
 
-    def messages(self, workload: LayerWorkload) -> list[StageMessage]:
+    def messages(self, workload: LayerWorkload) -> list[Message]:
         """Gradient messages of a group."""
         settings, last = self.settings, self.settings.stages - 1
         if settings.tied and settings.touched < 1:
@@ -83,38 +78,43 @@ class TriRace(Pipelined):
         table = workload.bytes[0]
         rows = table * min(1.0, settings.touched * workload.workers / 2)
         apart = bool(table) and (settings.tied or rows < table)
-        found: list[StageMessage] = []
+        found: list[Message] = []
         if apart and settings.tied:
             ends = (0, last) if last else (0,)
             for stage in ends:
-                found += self._cut(workload, stage, ends, table, _EMBEDDING)
+                found += self._cut(workload, stage, table, _EMBEDDING)
         elif apart:
             seconds = workload.message(rows) if rows else 0.0
             found.append(
-                StageMessage(stage=0, of_stages=(0,), seconds=seconds, size_bytes=table, urgency=_EMBEDDING)
+                Message(name="rows of the embedding", seconds=seconds, size_bytes=table, priority=_EMBEDDING)
             )
         cut = [stage * workload.layers // (last + 1) for stage in range(last + 2)]
         for stage in range(last + 1):
             layers = range(cut[stage], cut[stage + 1])
             size = sum(workload.bytes[layer] for layer in layers if layer or not apart)
-            found += self._cut(workload, stage, (stage,), size, _GRADIENTS)
+            found += self._cut(workload, stage, size, _GRADIENTS)
         return found
 
-    def _cut(
-        self, workload: LayerWorkload, stage: int, of_stages: tuple[int, ...], size: float, urgency: int
-    ) -> Iterator[StageMessage]:
+    def _cut(self, workload: LayerWorkload, stage: int, size: float, urgency: int) -> Iterator[Message]:
         """Gradients in equal chunks."""
         count = (
             math.ceil(size / self.settings.chunk_bytes) if self.settings.classes else min(1, math.ceil(size))
         )
         for _ in range(count):
-            yield StageMessage(
+            yield Message(
+                name=f"gradients of stage {stage}",
                 stage=stage,
-                of_stages=of_stages,
                 seconds=workload.message(size / count),
                 size_bytes=size / count,
-                urgency=urgency,
+                priority=urgency,
             )
+
+    def stages_of(self, message: Message) -> tuple[int, ...]:
+        """Stages whose gradients a message carries: of a tied embedding the first and the last."""
+        last = self.settings.stages - 1
+        if self.settings.tied and message.priority == _EMBEDDING and last:
+            return 0, last
+        return (message.stage or 0,)
 
     def order(self, workload: LayerWorkload) -> PipelineOrder:
         """Programs of the devices for one group, as if the pipeline drained after it."""
@@ -126,10 +126,63 @@ class TriRace(Pipelined):
             )
         return one_f_one_b(self.settings.stages, self.settings.micro_batches)
 
-    def iterations(self, workload: LayerWorkload, count: int) -> IterationGraph:
+    def iterations(self, workload: LayerWorkload, count: int) -> StepGraph:
         """Task graph of consecutive groups."""
         _, times = self.stages(workload)
-        return _asynchronous(self.settings, times, self.messages(workload), count)
+        settings, each = self.settings, self.settings.micro_batches
+        order = one_f_one_b(settings.stages, each * count)
+        after = {one: later for program in order.devices for one, later in pairwise(program)}
+        messages = self.messages(workload)
+        sent: list[Message] = []
+        place = {one: number for number, one in enumerate(order.passes())}  # every pass is one task
+
+        def urgency(message: Message, group: int) -> int:
+            """Behind all activations, which go group by group in the order of the programs, or in turn with them."""
+            if settings.classes:
+                return 2 * count * len(place) + message.priority * count + group
+            return (2 * group + 1) * len(place)
+
+        for group in range(count):
+            for number, message in enumerate(messages):
+                stages = self.stages_of(message)
+                ends = [StagePass(stage, Work.BACKWARD, (group + 1) * each - 1) for stage in stages]
+                waiting = [StagePass(stage, Work.FORWARD, (group + 2) * each) for stage in stages]
+                if not settings.delayed and group < count - 1:
+                    waiting += [after[end] for end in ends]
+                sent.append(
+                    replace(
+                        message,
+                        name=f"gradients {number} of stage {message.stage} of group {group}",
+                        device=(message.stage or 0) // settings.devices_of_node,
+                        stream="NIC of node",
+                        priority=urgency(message, group),
+                        after_passes=tuple(ends),
+                        before_passes=tuple(one for one in waiting if one.micro_batch < each * count),
+                    )
+                )
+        plan = StepPlan(
+            order=order,
+            messages=tuple(sent),
+            numbered=False,
+            send_stream=lambda one: (
+                _between(settings, one, order.stages) or "",
+                2 * (one.micro_batch // each) * len(place) + place[one],
+            ),
+        )
+        made = lower(stages_step(times, order.micro_batches), plan)
+        tasks = made.last[0][len(made.last[0]) - len(sent) :]
+        last = [
+            [
+                *(
+                    place[StagePass(stage, Work.BACKWARD, (group + 1) * each - 1)]
+                    for stage in range(order.stages)
+                ),
+                *tasks[group * len(messages) : (group + 1) * len(messages)],
+            ]
+            for group in range(count)
+        ]
+        first = [place[StagePass(0, Work.FORWARD, group * each)] for group in range(count)]
+        return replace(made, first=first, last=last)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
         """Lower bound over orders of passes and traffic with gradients reduced one group later.
@@ -145,7 +198,7 @@ class TriRace(Pipelined):
             if times.transfer and link is not None:
                 sent[link] = sent.get(link, 0.0) + times.transfer
         for message in self.messages(workload):
-            link = _nic(settings, message.stage)
+            link = _nic(settings, message.stage or 0)
             sent[link] = sent.get(link, 0.0) + message.seconds - workload.message_seconds
         alone = StageTimes(forward=times.forward, backward=times.backward, transfer=times.transfer)
         return max(steady_bound_seconds(order, alone, staleness=1), *sent.values(), 0.0)
@@ -164,67 +217,3 @@ def _between(settings: TriRaceOptions, each: StagePass, stages: int) -> str | No
     if node != target // settings.devices_of_node:
         return _nic(settings, each.stage)
     return f"link from {each.stage} to {target}"
-
-
-def _asynchronous(
-    settings: TriRaceOptions, times: StageTimes, messages: list[StageMessage], count: int
-) -> IterationGraph:
-    """Task graph of groups whose passes follow each other without a drain."""
-    group_size = settings.micro_batches
-    order = one_f_one_b(settings.stages, group_size * count)
-    graph = TaskGraphBuilder()
-    stages = range(order.stages)
-    compute = [graph.stream(f"device {stage}") for stage in stages]
-    of_group: list[list[StagePass]] = [[] for _ in range(count)]
-    for each in order.passes():
-        of_group[each.micro_batch // group_size].append(each)
-    before = {later: one for program in order.devices for one, later in itertools.pairwise(program)}
-    place: dict[StagePass, int] = {}
-    sent: dict[StagePass, int] = {}
-    summed: list[dict[int, list[int]]] = []
-    first, last = [], []
-    pending: list[tuple[int, StagePass]] = []
-    for group, passes in enumerate(of_group):
-        for each in passes:
-            task = graph.add(str(each), KINDS[each.work], compute[each.stage], times.of(each))
-            place[each] = task
-            pending.append((task, each))
-            link = _between(settings, each, order.stages)
-            if times.transfer and link is not None:
-                sent[each] = graph.add(
-                    f"{each} sent", "transfer", graph.stream(link), times.transfer, after=[task]
-                )
-        first.append(place[StagePass(0, Work.FORWARD, group * group_size)])
-        ends = {
-            stage: place[StagePass(stage, Work.BACKWARD, (group + 1) * group_size - 1)] for stage in stages
-        }
-        own: dict[int, list[int]] = {stage: [] for stage in stages}
-        for number, message in enumerate(messages):
-            task = graph.add(
-                f"gradients {number} of stage {message.stage} of group {group}",
-                "all_reduce",
-                graph.stream(_nic(settings, message.stage)),
-                message.seconds,
-                after=[ends[stage] for stage in message.of_stages],
-                priority=message.urgency * count + group if settings.classes else 0,
-            )
-            for stage in message.of_stages:
-                own[stage].append(task)
-        summed.append(own)
-        last.append([*ends.values(), *(task for tasks in own.values() for task in tasks)])
-    for task, each in pending:
-        group, place_in_group = divmod(each.micro_batch, group_size)
-        needed = [place[each._replace(work=work)]] if (work := NEEDS.get(each.work)) else []
-        source = source_of(each, order.stages)
-        if source is not None:
-            needed.append(sent.get(source, place[source]))
-        previous = before.get(each)
-        if previous is not None:
-            needed.append(place[previous])
-            ended, inside = divmod(previous.micro_batch, group_size)
-            if not settings.delayed and previous.work is Work.BACKWARD and inside == group_size - 1:
-                needed += summed[ended][each.stage]
-        if each.work is Work.FORWARD and not place_in_group and group > 1:
-            needed += summed[group - 2][each.stage]
-        graph.await_tasks(task, needed)
-    return IterationGraph(graph=graph.build(), first=first, last=last)

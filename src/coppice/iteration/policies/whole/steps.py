@@ -12,8 +12,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
-from coppice.iteration.pipeline.graph import source_of
-from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, source_of
 from coppice.iteration.policies.whole.operations import OperationGraph
 from coppice.iteration.policies.whole.phases import (
     Channel,

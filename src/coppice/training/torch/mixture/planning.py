@@ -67,7 +67,7 @@ class GradientMessage:
 
 
 @dataclass(frozen=True, kw_only=True)
-class StepPlan:
+class MixturePlan:
     """Plan of a step for execution."""
 
     sums: tuple[GradientMessage, ...]  # Gradient all-reduces
@@ -213,14 +213,14 @@ def plan_recorded_step(
     policy: Lina,
     gradients: SharedGradients,
     network: NetworkTimes,
-) -> StepPlan:
+) -> MixturePlan:
     """Apply the policy to a step recorded with unsplit exchanges."""
     step = _Step(gradients, network, bucket_bytes=(policy.settings.micro_bytes,), one_queue=True)
     graph = step.graph(items, after)
     plan = policy.plan(graph)
     pieces = [plan.choices.get(f"sum {number}", OperationChoice()).pieces for number in range(len(step.sums))]
     own = {graph.operations[each].decision for each in step.exchanges} - {""}
-    return StepPlan(
+    return MixturePlan(
         sums=tuple(replace(each, pieces=count) for each, count in zip(step.sums, pieces, strict=True)),
         token_pieces=max((plan.choices.get(each, OperationChoice()).pieces for each in own), default=1),
         order=_network_order(graph, plan, step, pieces),

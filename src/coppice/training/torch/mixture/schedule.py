@@ -33,9 +33,9 @@ from coppice.training.torch.mixture.network_queue import NetworkQueue, StepEvent
 from coppice.training.torch.mixture.packing import Packing, pack_layer
 from coppice.training.torch.mixture.planning import (
     GradientMessage,
+    MixturePlan,
     NetworkTimes,
     SharedGradients,
-    StepPlan,
     plain_seconds,
     plan_recorded_step,
 )
@@ -292,10 +292,12 @@ class MixtureSchedule:
             if (places := tuple(p for p in self._summed if self._gradients.groups.get(p, 0) == group))
         ]
         self._adopt(
-            StepPlan(sums=tuple(sums), token_pieces=1, order=tuple(range(len(sums))), predicted_seconds=0.0)
+            MixturePlan(
+                sums=tuple(sums), token_pieces=1, order=tuple(range(len(sums))), predicted_seconds=0.0
+            )
         )
 
-    def _adopt(self, plan: StepPlan) -> None:
+    def _adopt(self, plan: MixturePlan) -> None:
         """Use a plan from now on."""
         self.plan = plan
         for layer in self._layers.values():
@@ -411,7 +413,7 @@ class MixtureSchedule:
             exchange_seconds=start if self._given_network else exchange_start_seconds(sums, device),
         )
 
-    def _planned(self, items: Sequence[StepItem], after: float) -> tuple[StepPlan, float]:
+    def _planned(self, items: Sequence[StepItem], after: float) -> tuple[MixturePlan, float]:
         given = self._gradients, self._network
         return plan_recorded_step(items, after, self.policy, *given), plain_seconds(items, after, *given)
 

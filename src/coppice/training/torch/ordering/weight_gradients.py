@@ -22,7 +22,8 @@ import torch
 from torch import nn
 
 from coppice.errors import InputError
-from coppice.iteration.policies.messages import LayerPass
+from coppice.iteration.pipeline.order import Work
+from coppice.iteration.step.plan import LayerPass
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.ordering.separable import SeparableLayer, separable_layer
 
@@ -103,7 +104,7 @@ class DeferredGradients:
                 deferred.
         """
         self.timing = False
-        behind = max(turn for turn, each in enumerate(passes) if each.kind != "weight_gradient") + 1
+        behind = max(turn for turn, each in enumerate(passes) if each.work is not Work.WEIGHT) + 1
         self._deferred = tuple(tensors[each.layer] for each in passes[behind:])
 
     def begin(self) -> None:

@@ -21,7 +21,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from coppice.iteration.policies.messages import Message
+from coppice.iteration.step.plan import Message
 from coppice.training.torch.core.launcher import Launcher
 from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.recorder import LaunchPlan

@@ -17,7 +17,7 @@ from torch import nn
 from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
-from coppice.iteration.policies.messages import Message
+from coppice.iteration.step.plan import Message
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.overlap.streams import used_here
 

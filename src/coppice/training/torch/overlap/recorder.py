@@ -39,9 +39,9 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import policy_named
 from coppice.iteration.policies.data_parallel.ddp import Bucketed
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
-from coppice.iteration.policies.messages import Message
 from coppice.iteration.running import run_tasks
 from coppice.iteration.steady import steady_iteration
+from coppice.iteration.step.plan import Message
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients
 from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.late import uncompiled

@@ -25,7 +25,7 @@ import torch.distributed as dist
 from coppice.errors import InputError
 from coppice.iteration.policies.data_parallel.gradientflow import NORMS
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.policies.messages import Message
+from coppice.iteration.step.plan import Message
 from coppice.training.torch.overlap.streams import used_here
 
 STATE_KEY = "sparse_sums"

@@ -19,7 +19,6 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import pipeline_graph
 from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.pipeline.runnable import check_ends
@@ -27,8 +26,9 @@ from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt
 from coppice.iteration.policies.pipelined.trirace import TriRace
-from coppice.iteration.policies.policy import IterationGraph
 from coppice.iteration.steady import steady_iteration
+from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.workloads import stages_graph
 from coppice.training.torch.overlap.recorder import measure_network
 from coppice.training.torch.pipelines.channels import PipelineLayout
 from coppice.training.torch.pipelines.messages import EMBEDDING, GRADIENTS
@@ -60,7 +60,7 @@ class PipelinePlan:
     staleness: int  # Iterations by which gradients are late
     classes: bool  # More urgent traffic goes first
     delayed: bool  # Sums are awaited when a stage is updated; otherwise when they are launched
-    iterations: Callable[[int], IterationGraph]  # Tasks of so many iterations in simulation
+    iterations: Callable[[int], StepGraph]  # Tasks of so many iterations in simulation
 
     def predicted_seconds(self) -> float:
         """Simulated steady-state time of an iteration."""
@@ -177,7 +177,7 @@ def pipeline_plan(
         staleness=0,
         classes=False,
         delayed=True,
-        iterations=lambda count: pipeline_graph(passes, times, count),
+        iterations=lambda count: stages_graph(passes, times, count),
     )
 
 
@@ -211,10 +211,10 @@ def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> t
             late = message.after_forward is not None
             found.append(
                 PlannedMessage(
-                    stage=message.stage,
+                    stage=message.stage or 0,
                     low=cut if late and len(of_stage) > 1 else Fraction(0),
                     high=Fraction(1) if late or len(of_stage) == 1 else cut,
-                    after_forward=message.after_forward,
+                    after_forward=message.forward_stage if late else None,
                     number=number,
                 )
             )
@@ -225,15 +225,15 @@ def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> t
             alike = [
                 place
                 for place, other in enumerate(sums)
-                if (other.stage, other.urgency) == (each.stage, each.urgency)
+                if (other.stage, other.priority) == (each.stage, each.priority)
             ]
             place, count = alike.index(number), len(alike)
             found.append(
                 PlannedMessage(
-                    stage=each.stage,
+                    stage=each.stage or 0,
                     low=Fraction(place, count),
                     high=Fraction(place + 1, count),
-                    urgency=EMBEDDING if each.urgency == 1 else GRADIENTS,
+                    urgency=EMBEDDING if each.priority == 1 else GRADIENTS,
                     number=number,
                 )
             )

@@ -19,8 +19,7 @@ from torch import nn
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.pipeline.graph import target_of
-from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, target_of
 from coppice.training.torch.agreement import require_equal_arguments
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.pipelines.channels import PipelineLayout, StageChannels, TensorKind

@@ -16,7 +16,7 @@ from coppice.errors import CheckError, InputError
 from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.tictac import TicTac
-from coppice.iteration.policies.messages import Message
+from coppice.iteration.step.plan import Message
 from coppice.training.torch.overlap.executors import MessageExecutor
 from coppice.training.torch.overlap.recorder import LaunchPlan
 from coppice.training.torch.overlap.streams import Streams

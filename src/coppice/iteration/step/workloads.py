@@ -1,0 +1,123 @@
+"""Steps of layers and of stages: the workloads of policies as steps, and the graphs of their iterations.
+
+Policies over layers are simulated as all training steps are: a layer-wise workload is a step of one stage and one
+micro-batch with a block for each layer, and a pipeline whose stages are told by their times one with a block a stage.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from coppice.errors import InputError
+from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
+from coppice.iteration.pipeline.stages import StageTimes
+from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
+from coppice.iteration.step.lower import StepGraph, lower
+from coppice.iteration.step.plan import LayerPass, Message, StepPlan
+
+_ONE_DEVICE = PipelineOrder(
+    devices=((StagePass(0, Work.FORWARD, 0), StagePass(0, Work.BACKWARD, 0)),), stages=1, micro_batches=1
+)
+
+
+def layers_step(workload: LayerWorkload) -> Step:
+    """One stage and one micro-batch, with a block for each layer."""
+    blocks = [
+        LayerBlock(
+            name=f"layer {layer}",
+            kind="layer",
+            forward=workload.forward[layer],
+            input_gradient=workload.backward[layer] - workload.weight_seconds(layer),
+            weight_gradient=workload.weight_seconds(layer),
+            inputs=workload.inputs_of(layer) if workload.inputs else None,
+        )
+        for layer in range(workload.layers)
+    ]
+    return Step(stages=(tuple(blocks),), micro_batches=1)
+
+
+def layers_graph(
+    workload: LayerWorkload, backward: Sequence[LayerPass], messages: Sequence[Message], count: int
+) -> StepGraph:
+    """Task graph of one worker over several iterations; all workers are alike.
+
+    A forward pass waits for the layers that it takes its input from and for the messages that it needs; of those that
+    are ready, the device runs the first. Then come the backward passes in the order given; when they are done, the next
+    iteration begins.
+    """
+    plan = StepPlan(
+        order=_ONE_DEVICE, messages=tuple(messages), synchronous_step=False, backward={0: backward}
+    )
+    return lower(layers_step(workload), plan, count=count)
+
+
+def stages_step(times: StageTimes, micro_batches: int) -> Step:
+    """A block for each stage."""
+    for name in ("backward", "weight", "reduction"):
+        values, stages = getattr(times, name), len(times.forward)
+        if len(values) != stages and (values or name == "backward"):
+            raise InputError(f"expected {name} times of {stages} stages, found {len(values)}.")
+    blocks = [
+        LayerBlock(
+            name=f"stage {stage}",
+            kind="layer",
+            forward=forward,
+            input_gradient=times.of(StagePass(stage, Work.INPUT, 0)),
+            weight_gradient=times.of(StagePass(stage, Work.WEIGHT, 0)),
+        )
+        for stage, forward in enumerate(times.forward)
+    ]
+    return Step(
+        stages=tuple((block,) for block in blocks),
+        micro_batches=micro_batches,
+        send=GroupExchange(group="pp", collective="send", size_bytes=0.0, seconds=times.transfer),
+    )
+
+
+def stages_graph(
+    order: PipelineOrder,
+    times: StageTimes,
+    count: int,
+    *,
+    # Devices keep the order of their programs; otherwise they run what is ready (see :func:`lower`)
+    in_order: bool = True,
+    # The messages; if not given, one for each stage that takes as long as the times say
+    messages: Sequence[Message] | None = None,
+    # The optimizer steps everywhere at once; otherwise a stage waits only for its own messages
+    barrier: bool = True,
+) -> StepGraph:
+    """Task graph of several iterations of a pipeline.
+
+    The gradients of a stage are summed when its last backward pass is done, on the network of its device, stages in the
+    order in which they are ready. Passes of a device follow each other, as they exchange nothing inside.
+    """
+    if messages is None:
+        messages = [
+            Message(name=f"gradients of stage {stage}", seconds=seconds, stage=stage, layers=(0,))
+            for stage, seconds in enumerate(times.reduction)
+            if seconds
+        ]
+    turn = {stage: number for number, stage in enumerate(_ready(order))}
+    plan = StepPlan(
+        order=replace(order, co_scheduled=frozenset()) if order.co_scheduled else order,
+        messages=tuple(
+            sorted(messages, key=lambda each: (each.after_forward is not None, turn[each.stage or 0]))
+        ),
+        synchronous_step=barrier,
+    )
+    return lower(stages_step(times, order.micro_batches), plan, count=count, in_order=in_order)
+
+
+def _ready(order: PipelineOrder) -> list[int]:
+    """Stages in the order in which their gradients are complete, device by device."""
+    found: list[int] = []
+    for program in order.devices:
+        last = {
+            each.stage: place
+            for place, each in enumerate(program)
+            if each.work in (Work.BACKWARD, Work.WEIGHT)
+        }
+        found += sorted(last, key=lambda stage: last[stage])
+    return found
