@@ -101,13 +101,17 @@ def check_times(policy: DataParallelPolicy, work: LayerWorkload) -> None:
         for before in made.graph.predecessors(task):
             assert times.start[task] >= times.finish[before]
     layers = {name: task for task, name in enumerate(made.graph.names)}
+    words = [f" block {layer}" if work.layers > 1 else "" for layer in range(work.layers)]
     for message in policy.messages(work):
         for iteration in range(2):
             sent = layers[f"{message.name} of {iteration}"]
             for layer in message.needed_by:
-                assert times.start[layers[f"F{layer} of {iteration + 1}"]] >= times.finish[sent]
+                assert times.start[layers[f"0F0{words[layer]} of {iteration + 1}"]] >= times.finish[sent]
             for layer in message.layers:
-                backward = layers.get(f"B{layer} of {iteration}", layers.get(f"W{layer} of {iteration}"))
+                whole, weights = (
+                    layers.get(f"0B0{words[layer]}{half} of {iteration}") for half in ("", " weights")
+                )
+                backward = whole if weights is None else weights
                 assert backward is not None
                 assert times.start[sent] >= times.finish[backward]
 

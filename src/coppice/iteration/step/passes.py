@@ -116,6 +116,7 @@ KIND_OF_WORK = {
     Work.INPUT: Kind("compute", "input gradient"),
     Work.WEIGHT: Kind("compute", "weight gradient"),
 }
+_HALVES = {Work.BACKWARD: "whole", Work.INPUT: "inputs", Work.WEIGHT: "weights"}
 _PHASES = {
     Work.FORWARD: (FORWARD,),
     Work.BACKWARD: (RECOMPUTE, BACKWARD),
@@ -192,7 +193,8 @@ class Rows:
             first = row.begins[number] = len(row.templates)
             if number in marked:
                 row.add(f"{name} starts".strip(), self.barrier("start", device))
-            row.add(name, self._compute(part, device, self._seconds(block, part)))
+            words = name if part is work else f"{name} {_HALVES[part]}".strip()
+            row.add(words, self._compute(part, device, self._seconds(block, part)))
             self._exchanges(row, name, self._inside([block], part), device)
             row.ends[number] = len(row.templates) - 1
             if branched:
