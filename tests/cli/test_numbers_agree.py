@@ -190,6 +190,14 @@ def test_a_plan_whose_steps_wait_states_what_it_reaches(case: Callable[[str, str
     simulated = asked.of_plan("simulate", "--size", "64G")
     assert plan["algbw_gb_per_s_at_64_gib"] == simulated["algbw_gb_per_s"]
     assert plan["algbw_gb_per_s_at_64_gib"] < 0.9 * plan["planned_algbw_gb_per_s"]
+    # What is reached is affine in the size, and the steady state its slope.
+    steady = Fraction(plan["steady_algbw_exact_gb_per_s"])
+    half = asked.of_plan("simulate", "--size", "32G", "--protocol", "simple", "--pieces", "1")
+    whole = asked.of_plan("simulate", "--size", "64G", "--protocol", "simple", "--pieces", "1")
+    assert 2**35 / (whole["time_us"] - half["time_us"]) / 1000 == pytest.approx(float(steady), rel=1e-3)
+    assert simulated["algbw_gb_per_s"] <= float(steady) < float(plan["planned_algbw_gb_per_s"])
+    verified = asked.of_plan("verify")
+    agree(plan=plan["steady_algbw_exact_gb_per_s"], verify=verified["steady_algbw_exact_gb_per_s"])
     text = asked.run("plan", *asked.words, *words).out
     by_link = (
         rf"algbw {re.escape(rate_line(Fraction(plan['planned_algbw_exact'])))}, busbw .* by its busiest link"
@@ -198,6 +206,10 @@ def test_a_plan_whose_steps_wait_states_what_it_reaches(case: Callable[[str, str
     assert f"algbw {number(simulated['algbw_gb_per_s'])} GB/s" in text
     for command in ("verify", "explain"):
         assert re.search(by_link, asked.run(command, asked.plan_file).out), command
+    for printed in (text, asked.run("verify", asked.plan_file).out):
+        assert re.search(
+            rf"^  steady state +algbw {re.escape(rate_line(steady))}, busbw", printed, re.MULTILINE
+        )
     assert "algbw_gb_per_s_at_64_gib" not in asked.of_problem("plan")
 
 

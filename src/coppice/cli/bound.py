@@ -151,7 +151,10 @@ def _tree_fields(figures: BoundFigures, *, asked: bool) -> list[tuple[str, str]]
     if figures.trees_per_root is None:
         return []
     if not asked:
-        return [("trees per root", f"{figures.trees_per_root} suffice to reach it exactly")]
+        # A plan has fewer where all trees of each shape go together.
+        count = figures.trees_per_root
+        words = "1 reaches it exactly" if count == 1 else f"{count} reach it exactly, perhaps fewer"
+        return [("trees per root", words)]
     rate = bandwidth_text(figures.algbw_gb_per_s, figures.busbw_gb_per_s)
     loss = f"{percent_text(figures.loss)} below the optimum" if figures.loss else "optimal"
     if figures.exact_with_trees:

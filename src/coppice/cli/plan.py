@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from coppice.planners.forest.repairing import RepairedResult
     from coppice.planners.planning import PlannedResult
     from coppice.schedule.plan import Plan
-    from coppice.simulation.simulated import Simulated
+    from coppice.simulation.simulated import Simulated, SteadyRates
 
 
 @with_options(
@@ -88,6 +88,7 @@ def plan(
         model_record,
         simulate_sizes,
         sizes_reaching,
+        steady_rates,
     )
 
     printed = to_stdout(output, as_json=as_json)
@@ -104,6 +105,7 @@ def plan(
             write_plan(result.plan, output)
         stages.begin("looking for the size that has the rate")
         reached = sizes_reaching(result.plan, _SHARES, model=assumed)
+        steady = steady_rates(result.plan, model=assumed)
         pipelined: Simulated | None = None
         if reached is not None and None in reached.values():
             (pipelined,) = simulate_sizes(result.plan, [LARGEST_REACH_BYTES], model=assumed)
@@ -115,10 +117,10 @@ def plan(
         if pipelined is not None:
             at["reached_at_64_gib_algbw_gb_per_s"] = pipelined.timeline.algbw_gb_per_s
             at["algbw_gb_per_s_at_64_gib"] = pipelined.timeline.algbw_gb_per_s
-        figures = {**result.record(), "processor_seconds": process_time()}
+        figures = {**result.record(), **steady.record(), "processor_seconds": process_time()}
         print_json("plan", {**figures, **at, **_chosen_record(chosen), "model": model_record(assumed)})
         return
-    timed = [*_pipelined_fields(pipelined), *_chosen_fields(chosen)]
+    timed = [*_pipelined_fields(pipelined, steady), *_chosen_fields(chosen)]
     timed.append(("message size", _reach_text(reached, assumed)))
     fields = plan_fields(result, timed, processor_seconds=process_time())
     if output is not None and not printed:
@@ -197,19 +199,18 @@ def _chosen_record(chosen: Preferred | None) -> dict[str, Any]:
     }
 
 
-PIPELINED = "pipelined"
+PIPELINED = "steady state"
 """Name of the line about plans whose steps wait for each other, so that links idle in messages of any size."""
 
 
-def _pipelined_fields(row: Simulated | None) -> list[tuple[str, str]]:
-    """The rate of the largest message, where that stays below what the busiest link lets through."""
-    if row is None:
+def _pipelined_fields(row: Simulated | None, steady: SteadyRates) -> list[tuple[str, str]]:
+    """The rate in messages of unbounded size and that of the largest, where they stay below what links let through."""
+    if row is None and not steady.steps_wait:
         return []
-    rate = (
-        f"algbw {number(row.timeline.algbw_gb_per_s)} GB/s, busbw {number(row.timeline.busbw_gb_per_s)} GB/s"
-    )
-    share = percent_text(Fraction(row.share_of_least))
-    return [(PIPELINED, f"{rate} at 64 GiB, {share} of the optimum: steps wait for each other")]
+    largest = f"algbw {number(row.timeline.algbw_gb_per_s)} GB/s at 64 GiB" if row is not None else ""
+    if not steady.steps_wait:
+        return [("largest", largest)]
+    return [(PIPELINED, "; ".join(filter(None, (steady.text, largest))))]
 
 
 _SHARES = (0.5, 0.9)

@@ -18,6 +18,7 @@ if TYPE_CHECKING:
     from coppice.outputs.shapes.planning import VerificationJson
     from coppice.schedule.plan import Plan
     from coppice.schedule.verification.report import Report
+    from coppice.simulation.simulated import SteadyRates
 
 PlanArgument = Annotated[str, argument("Plan file; - is standard input.", metavar="PLAN")]
 
@@ -107,6 +108,13 @@ def _text(value: Fraction | None) -> str | None:
     return None if value is None else str(value)
 
 
+def _steady(plan: Plan, report: Report) -> SteadyRates:
+    """The rate in messages of unbounded size, of what is right."""
+    from coppice.simulation.simulated import SteadyRates, steady_rates
+
+    return steady_rates(plan) if report.ok else SteadyRates(plan=plan, inv_rate=None)
+
+
 def report_record(plan: Plan, report: Report) -> VerificationJson:
     """Verification report as JSON values."""
     rate = plan.problem.shards / report.inv_rate if report.inv_rate else None
@@ -122,6 +130,7 @@ def report_record(plan: Plan, report: Report) -> VerificationJson:
         "load_algbw_gb_per_s": None if rate is None else float(rate),
         "planned_algbw_gb_per_s": None if rate is None else float(rate),
         "load_algbw_exact_gb_per_s": _text(rate),
+        **_steady(plan, report).record(),
         "planned_algbw_exact": _text(rate),
         "claimed_ns_per_byte": _text(report.claimed),
         "claimed_inv_rate": _text(report.claimed),
@@ -155,6 +164,9 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
         rate = problem.shards / report.inv_rate
         busbw = rate * problem.collective.busbw_factor(plan.topology.num_ranks)
         fields.append(("reaches", f"{bandwidth_text(rate, busbw)} by its busiest link"))
+        steady = _steady(plan, report)
+        if steady.steps_wait:
+            fields.append(("steady state", steady.text))
     if report.max_link_load is not None and report.worst_link >= 0:
         name = plan.topology.link_name(report.worst_link)
         fields.append(("worst link", f"{name}, busy {percent_text(report.max_link_load)} of the plan's time"))

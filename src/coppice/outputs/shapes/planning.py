@@ -135,7 +135,14 @@ class PlannedForJson(TypedDict):
     fastest: dict[str, FastestAtJson]
 
 
-class PlanJson(PlannedResultJson):
+class SteadyRatesJson(TypedDict):
+    """Rate of a plan in messages of unbounded size."""
+
+    steady_algbw_gb_per_s: float | None
+    steady_algbw_exact_gb_per_s: Exact | None
+
+
+class PlanJson(PlannedResultJson, SteadyRatesJson):
     """`coppice plan`: a verified plan, its rate and the optimum."""
 
     processor_seconds: float
@@ -168,7 +175,7 @@ class RepairedPlanJson(ProblemJson, LoadRatesJson, FormerPlannedRatesJson):
     repair_cpu_seconds: float
 
 
-class VerificationJson(TypedDict):
+class VerificationJson(SteadyRatesJson):
     """`coppice verify`: what a plan does, counted without knowledge of how it was made."""
 
     collective: str
