@@ -5,6 +5,7 @@ void init_breadth_first(nb::module_& m);
 void init_feasibility(nb::module_& m);
 void init_packing(nb::module_& m);
 void init_path_flow(nb::module_& m);
+void init_quickest(nb::module_& m);
 void init_routing(nb::module_& m);
 void init_simulator(nb::module_& m);
 void init_symmetry(nb::module_& m);
@@ -18,6 +19,7 @@ NB_MODULE(_core, m) {
   init_feasibility(m);
   init_packing(m);
   init_path_flow(m);
+  init_quickest(m);
   init_routing(m);
   init_simulator(m);
   init_symmetry(m);

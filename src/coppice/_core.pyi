@@ -168,6 +168,17 @@ def simulate_messages(
     keep_hops: bool,
     keep_rates: bool,
 ) -> dict[str, Any]: ...
+def quickest_to(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    rate: NDArray[np.float64],
+    latency: NDArray[np.int64],
+    supply: NDArray[np.float64],
+    sink: int,
+    least: float,
+    most_offsets: int,
+) -> tuple[float, float, NDArray[np.int64], NDArray[np.uint8], bool, int]: ...
 def run_tasks(
     stream: NDArray[np.int32],
     seconds: NDArray[np.float64],

@@ -46,6 +46,8 @@ RUNS = {
     "bound": (
         *(f"bound dgx-h100 -c {name}" for name in ("all_reduce", "all_to_all", "broadcast", "barrier")),
         "bound mi250 -c all_gather --trees 4",
+        "bound mi250 -c all_gather --size 1K,1M",
+        "bound dgx-a100 -c all_to_all --size 0,1G --model ideal",
     ),
     "bound-groups": (
         "bound dgx-a100 --boxes 2 --groups tp=8,dp=2",
@@ -78,6 +80,7 @@ RUNS = {
     ),
     "verify": ("verify plan.json", "verify rings.json"),
     "verify-program": ("verify given.xml", "verify given.mscclpp.json"),
+    "verify-bounds": ("verify bounds.json",),
     "verify-put-signal": ("verify given.psp.json",),
     "explain": ("explain plan.json", "explain rings.json"),
     "simulate": ("simulate plan.json --size 1M", "simulate rings.json --size 1M --seeds 3 --model ideal"),
@@ -195,6 +198,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
         for words in (
             f"plan {STAR} -c all_gather -o plan.json",
             f"plan {STAR} -c all_gather --algorithm ring -o rings.json",
+            f"bound {STAR} -c all_reduce --size 1K:1G:64 -o bounds.json",
             f"topology degrade {STAR} --node rank0=50% -o slower.json",
             "export plan.json --to msccl-xml --target msccl --size all -o given.xml",
             "export plan.json --to mscclpp-json -o given.mscclpp.json",

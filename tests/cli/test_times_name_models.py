@@ -19,6 +19,7 @@ from support.paths import ROOT
 EXAMPLES = ROOT / "examples"
 
 SIMULATING = {
+    "bound": ("bound star --set gpus=4 --size 1K,1M",),
     "plan": ("plan star --set gpus=4", "plan star --set gpus=4 --sizes 1K,1M"),
     "simulate": ("simulate plan.json", "simulate plan.json --size 1K,1M", "simulate --jobs jobs.json"),
     "compare": (
@@ -41,7 +42,6 @@ SIMULATING = {
 
 OTHERS = {
     "schema": "what outputs hold",
-    "bound": "a limit, without a time at a size",
     "algorithms": "counts of steps",
     "verify": "counts",
     "explain": "loads of links",

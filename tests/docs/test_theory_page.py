@@ -19,7 +19,7 @@ BUTTERFLY = "s>a s>b a>t a>m b>u b>m m>n n>t n>u"
 
 
 def test_the_programs_on_the_page(tmp_path: Path) -> None:
-    assert run_page("theory.md", tmp_path) == 6
+    assert run_page("theory.md", tmp_path) == 7
 
 
 def test_copying_switches_need_not_reach_the_bound_of_the_cuts() -> None:

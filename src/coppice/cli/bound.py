@@ -2,31 +2,65 @@
 
 from __future__ import annotations
 
+import sys
 from fractions import Fraction
-from typing import TYPE_CHECKING
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import ProblemOptions
-from coppice.cli.output import Stages, print_fields, print_json
+from coppice.cli.options.measuring import chosen_model
+from coppice.cli.output import Stages, print_fields, print_json, print_lines, to_stdout
+from coppice.cli.terminal import terminal_width
 from coppice.errors import InputError
-from coppice.options.shared import JsonOption, TreesOption
-from coppice.text import bandwidth_text, percent_text, plural, rate_line, seconds_text
+from coppice.options import option
+from coppice.options.shared import JsonOption, ModelOption, TreesOption
+from coppice.text import (
+    bandwidth_text,
+    columns,
+    number,
+    parse_sizes,
+    percent_text,
+    plural,
+    rate_line,
+    seconds_text,
+    short_size,
+    time_text,
+)
 from coppice.verbs.bounding import GB, GroupOptions
 
 if TYPE_CHECKING:
     from coppice.bounds.figures import BoundFigures
     from coppice.bounds.result import Bound
+    from coppice.simulation.least_time import LeastTime
 
 
 @with_options(
-    "topology boxes collective root weights trees groups workload global_batch ranks relays in_network rates settings "
-    "round_digits as_json"
+    "topology boxes collective root weights sizes model trees groups workload global_batch ranks relays in_network "
+    "rates settings round_digits output as_json"
 )
 def bound(
     asked: ProblemOptions,
     options: GroupOptions,
     *,
+    sizes: Annotated[
+        str | None,
+        option(
+            "Least time at these message sizes as well, with a certificate each: 64K, 1K,1M or 1K:4G.",
+            "--size",
+            "--sizes",
+            "-s",
+            metavar="SIZES",
+        ),
+    ] = None,
+    model: ModelOption = None,
     trees: TreesOption = None,
+    output: Annotated[
+        Path | None,
+        option(
+            "With --size: file for the certificates, which `coppice verify` checks.", "-o", metavar="FILE"
+        ),
+    ] = None,
     as_json: JsonOption = False,
 ) -> None:
     """Print the optimal rate of a collective on a topology, exactly, with the bottleneck cut that proves it.
@@ -40,6 +74,7 @@ def bound(
     Examples:
       coppice bound dgx-a100 --boxes 2 --collective all_gather
       coppice bound cluster.json --collective broadcast --root 3
+      coppice bound dgx-a100 --boxes 2 --collective all_gather --size 1K:4G:16
       coppice bound dgx-a100 --boxes 4 --ranks 0-15 --json
       coppice bound torus --set dims=4x4x4 --collective all_to_all
       coppice bound dgx-h100 --boxes 128 --groups tp=8,pp=8,dp=16 --workload gpt-175b --global-batch 1024
@@ -47,8 +82,14 @@ def bound(
     from coppice.bounds.figures import bound_figures, bound_record
     from coppice.planners.choice import trees_and_tolerance
     from coppice.schedule.explanation import title_of
+    from coppice.schedule.files.bounds_file import write_bounds
+    from coppice.simulation.least_time import LeastTimes, least_record
 
+    if sizes is None and (model is not None or output is not None):
+        raise InputError("expected --model and -o with --size, found one alone: give the sizes.")
     if options.groups is not None or options.workload is not None:
+        if sizes is not None:
+            raise InputError("expected groups of a job at once, found --size with them: leave it out.")
         if trees is not None or asked.root is not None or asked.weights is not None:
             raise InputError(
                 "expected groups of a job at once, found --trees, --root or --weights with them: leave these out."
@@ -57,14 +98,26 @@ def bound(
         return
     if options.global_batch is not None:
         raise InputError("expected --global-batch with --workload, found it alone: name a job.")
+    if sizes is not None and options.in_network:
+        raise InputError("expected --size without --in-network, found both: leave one out.")
     count, tolerance = trees_and_tolerance(trees)
     with Stages() as stages:
         stages.begin("reading the topology")
         problem = asked.load_problem()
         stages.begin("computing the bound")
         figures = bound_figures(problem, trees=count, tolerance=tolerance, in_network=options.in_network)
+        times: list[LeastTime] = []
+        if sizes is not None:
+            stages.begin("computing least times")
+            times = LeastTimes(problem, chosen_model(model)).over(parse_sizes(sizes, option="--size"))
+            if output is not None:
+                write_bounds(
+                    [bound for each in times for bound in each.bounds], output, model=times[0].model.name
+                )
+    printed = to_stdout(output, as_json=as_json)
     if as_json:
-        print_json("bound", bound_record(figures))
+        more = {"sizes": [least_record(each) for each in times]} if times else {}
+        print_json("bound", {**bound_record(figures), **more})
         return
     (name, optimum), *fields = bound_fields(figures.bound)
     if figures.switches_could_help:
@@ -78,7 +131,22 @@ def bound(
         *_tree_fields(figures, asked=trees is not None),
     ]
     fields.append(("rates", figures.problem.topology.source or "as the topology states them"))
-    print_fields(title_of(problem), fields)
+    if times:
+        fields.append(("least time under", times[0].model.text))
+        if output is not None and not printed:
+            fields.append(("written to", str(output)))
+    print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
+    if times and not printed:
+        print_lines(["", *_times_table(times)])
+
+
+def _times_table(times: list[LeastTime]) -> list[str]:
+    """A line for each size."""
+    rows = [("size", "least time", "algbw", "limited by")]
+    for each in times:
+        rate = f"{number(each.size_bytes / each.time_us / 1000)} GB/s" if each.time_us else "-"
+        rows.append((short_size(each.size_bytes), time_text(each.time_us), rate, each.limit))
+    return columns(rows, "rrrl", max_width=terminal_width())
 
 
 def _print_together(asked: ProblemOptions, options: GroupOptions, *, as_json: bool) -> None:

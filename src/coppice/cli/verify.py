@@ -12,7 +12,7 @@ from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.files import file_name
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption
-from coppice.text import bandwidth_text, percent_text, plural
+from coppice.text import bandwidth_text, percent_text, plural, short_size, time_text
 
 if TYPE_CHECKING:
     from coppice.outputs.shapes.planning import VerificationJson
@@ -56,8 +56,9 @@ def verify(
     that its protocol has, have no race, and bring about what its collective promises, in the kernels of every runtime
     that reads such files unless `--target` names one. So is an execution plan of
     MSCCL++, where every put must be signalled as well, and a program of puts and signals, which must be right in every
-    order that stock NCCL allows; with `--schedules` it is also run, with data, in orders that try to break it. Exit
-    code 1 if anything fails.
+    order that stock NCCL allows; with `--schedules` it is also run, with data, in orders that try to break it. A file
+    of `coppice bound --size` has a certificate for each least time, which is counted again. Exit code 1 if anything
+    fails.
 
     \b
     Examples:
@@ -66,11 +67,13 @@ def verify(
       coppice verify algo.xml
       coppice verify plan.mscclpp.json
       coppice verify plan.psp.json --schedules 1000
+      coppice bound dgx-a100 --collective all_gather --size 1M -o - | coppice verify -
       coppice export plan.json --to msccl-xml --target msccl | coppice verify -
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.export.msccl.document import is_xml
     from coppice.export.mscclpp.document import is_mscclpp
     from coppice.export.put_signal.document import is_put_signal
+    from coppice.schedule.files.bounds_file import is_bounds
     from coppice.schedule.files.plan_file import decode_plan, plan_bytes
     from coppice.schedule.verification.verify import verify_plan
 
@@ -86,6 +89,9 @@ def verify(
         raise InputError(
             f"`target` names a runtime that reads MSCCL XML, and {name} is no such file: leave it out."
         )
+    if is_bounds(data):
+        _verify_bounds(data, name=name, as_json=as_json)
+        return
     if is_xml(data) or is_mscclpp(data):
         _verify_program(data, name=name, target=target, as_json=as_json)
         return
@@ -102,6 +108,47 @@ def verify(
             f"{loaded.problem.collective} on {loaded.topology.name}: {verdict}", _fields(loaded, report)
         )
     report.require_ok()
+
+
+def _verify_bounds(data: bytes, *, name: str, as_json: bool) -> None:
+    """Check the certificate of every least time of a file."""
+    from coppice.errors import CheckError
+    from coppice.schedule.files.bounds_file import decode_bounds
+    from coppice.schedule.verification.time_proof import check_time_bound
+
+    with Stages() as stages:
+        stages.begin("reading the bounds")
+        bounds, model = decode_bounds(data, name=name)
+        stages.begin("checking the certificates")
+        failures = []
+        for bound in bounds:
+            try:
+                check_time_bound(bound)
+            except CheckError as error:
+                failures.append(f"{short_size(bound.size_bytes)}: {error}")
+    problem = bounds[0].problem
+    least: dict[int, Fraction] = {}  # under the protocol that needs least at each size
+    for bound in bounds:
+        least[bound.size_bytes] = min(bound.time_us, least.get(bound.size_bytes, bound.time_us))
+    if as_json:
+        rows = [
+            {"size_bytes": size, "least_seconds": float(time) / 1e6, "model_name": model}
+            for size, time in least.items()
+        ]
+        print_json(
+            "verify-bounds",
+            {**problem.record(), "verified": not failures, "failures": failures, "proved_times": rows},
+        )
+    else:
+        words = "each proves its time" if not failures else f"FAILED: {failures[0]}"
+        fields = [
+            ("certificates", f"{len(bounds)} of {plural(len(least), 'size')}: {words}"),
+            ("model", model),
+        ]
+        fields += [(short_size(size), time_text(float(time))) for size, time in least.items()]
+        print_fields(f"Least times of {problem.collective} on {problem.topology.name}", fields)
+    if failures:
+        raise CheckError(failures[0])
 
 
 def _text(value: Fraction | None) -> str | None:

@@ -9,12 +9,13 @@ from msgspec import Struct
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.options import ANYTHING, argument, option
+from coppice.options import ANYTHING, AnySizes, argument, option
 from coppice.options.calls import verb
-from coppice.options.shared import BatchOption, InNetworkOption, RelaysOption, RootOption
+from coppice.options.shared import BatchOption, InNetworkOption, ModelOption, RelaysOption, RootOption
 
 if TYPE_CHECKING:
     from coppice.bounds.together.least import TogetherBound
+    from coppice.simulation.least_time import LeastTime
     from coppice.topology.model import Topology
 
 GB = 10**9
@@ -88,6 +89,11 @@ class BoundOptions(GroupOptions, frozen=True, kw_only=True):
         Sequence[int] | None, ANYTHING, option("Only these ranks take part; they are renumbered.")
     ] = None
     relays: RelaysOption = False
+    sizes: Annotated[
+        AnySizes | None,
+        option("Least times of these message sizes instead, such as 1M or 1K:4G, under `model`."),
+    ] = None
+    model: Annotated[Any, ANYTHING, *ModelOption.__metadata__] = None
     time_limit: Annotated[
         float,
         option(
@@ -118,7 +124,8 @@ def bound(asked: BoundCall) -> Any:
     For all-reduce it is the optimum over reduce trees and broadcast trees together; the two-phase time
     (reduce-scatter, then all-gather) is among the alternatives. For all-to-all it is the maximum concurrent flow. With
     groups of a training job it is the least time in which the network carries what all of them exchange
-    (:class:`coppice.bounds.together.least.TogetherBound`).
+    (:class:`coppice.bounds.together.least.TogetherBound`). With `sizes` it is the least time of a message of each size
+    under a model, latencies included (a list of :class:`coppice.simulation.least_time.LeastTime`).
 
     Raises:
         InputError: If the problem has no meaning on this topology.
@@ -131,6 +138,8 @@ def bound(asked: BoundCall) -> Any:
         >>> cluster = coppice.load("dgx-h100", boxes=2)
         >>> float(coppice.bound(cluster, "all_reduce", groups="tp=8,dp=2").seconds)
         0.02
+        >>> [round(each.time_us, 1) for each in coppice.bound(cluster, "all_reduce", sizes="1K,1G")]
+        [9.9, 4039.4]
     """
     from coppice.bounds.attainable import in_network_optimum
     from coppice.bounds.optimum import bound as bound_of
@@ -139,8 +148,10 @@ def bound(asked: BoundCall) -> Any:
     source = asked.problem
     if asked.ranks is not None:
         source = load(source, ranks=list(asked.ranks), relays=asked.relays)
+    if asked.model is not None and asked.sizes is None:
+        raise InputError("expected `model` with `sizes`, found it alone: give the sizes.")
     if asked.groups is not None or asked.workload is not None:
-        given = [name for name in ("root", "weights", "demands") if getattr(asked, name) is not None]
+        given = [name for name in ("root", "weights", "demands", "sizes") if getattr(asked, name) is not None]
         if given:
             raise InputError(f"expected groups of a job at once, found `{given[0]}` with them: leave it out.")
         return asked.together(load(source), str(Collective.named(asked.collective or Collective.ALL_REDUCE)))[
@@ -148,6 +159,8 @@ def bound(asked: BoundCall) -> Any:
         ]
     if asked.global_batch is not None:
         raise InputError("expected `global_batch` with `workload`, found it alone: name a job.")
+    if asked.sizes is not None:
+        return _least_times(asked, source)
     found = bound_of(
         source,
         asked.collective,
@@ -157,3 +170,20 @@ def bound(asked: BoundCall) -> Any:
         time_limit=asked.time_limit,
     )
     return in_network_optimum(found) if asked.in_network else found
+
+
+def _least_times(asked: BoundCall, source: Any) -> list[LeastTime]:
+    """The least time of a message of each size."""
+    from coppice.bounds.problem import problem_of
+    from coppice.simulation.least_time import LeastTimes
+    from coppice.simulation.models import model_of
+    from coppice.text import sizes_of
+
+    if asked.in_network:
+        raise InputError(
+            "expected `sizes` without the help of switches, found `in_network` with them: leave it out."
+        )
+    problem = problem_of(
+        source, asked.collective, root=asked.root, weights=asked.weights, demands=asked.demands
+    )
+    return LeastTimes(problem, model_of(asked.model)).over(sizes_of(asked.sizes or ()))

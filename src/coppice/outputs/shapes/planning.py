@@ -29,8 +29,46 @@ class NetworkBoundJson(OptimumRatesJson, FormerOptimumRatesJson):
     """The optimum where switches copy and add if they can."""
 
 
+class LabelsJson(TypedDict):
+    """Nodes with one label of a cut that moves."""
+
+    offset_exact_us: Exact
+    from_end: bool
+    node_names: list[str]
+
+
+class WitnessJson(TypedDict):
+    """What proves a least time: a cut that moves, or prices of links; and the costs of messages that it counts."""
+
+    kind: str
+    protocol: str | None
+    launch_us: float
+    message_us: float
+    crossing_us: float
+    counts_links: bool
+    expansion: float
+    gpu_gb_per_s: float | None
+    sink: str | None
+    turned: bool
+    needed_to_sink_bytes: Exact | None
+    labels: list[LabelsJson]
+
+
+class LeastTimeJson(TypedDict):
+    """The least time of a message size under a time model, with what proves it."""
+
+    size_bytes: int
+    least_seconds: float
+    least_exact_seconds: Exact
+    model_name: str
+    model: Annotated[str, former("model_name")]
+    limited_by: str
+    limit: Annotated[str, former("limited_by")]
+    witness: WitnessJson
+
+
 class BoundJson(ProblemJson, OptimumRatesJson, AlternativesJson):
-    """`coppice bound`: the rate that no schedule exceeds, and the cut that limits it."""
+    """The rate that no schedule exceeds, and the cut that limits it."""
 
     with_trees: BoundWithTreesJson
     trees_per_root: int | None
@@ -47,6 +85,28 @@ class BoundJson(ProblemJson, OptimumRatesJson, AlternativesJson):
     reached_with_trees_inv_rate: Annotated[Exact, former("with_trees.reached_ns_per_byte")]
     optimum_inv_rate: Annotated[Exact, former("optimum_ns_per_byte")]
     optimum_algbw_exact: Annotated[Exact, former("optimum_algbw_exact_gb_per_s")]
+
+
+class BoundAtSizesJson(BoundJson):
+    """`coppice bound`: the rate that no schedule exceeds, the cut that limits it, and least times of sizes."""
+
+    sizes: NotRequired[list[LeastTimeJson]]
+
+
+class ProvedTimeJson(TypedDict):
+    """A least time whose certificate was counted again."""
+
+    size_bytes: int
+    least_seconds: float
+    model_name: str
+
+
+class BoundsVerificationJson(ProblemJson):
+    """`coppice verify` of a file of least times: whether each certificate proves its time."""
+
+    verified: bool
+    failures: list[str]
+    proved_times: list[ProvedTimeJson]
 
 
 class DemandJson(TypedDict):

@@ -141,6 +141,32 @@ def prove_by_lengths(problem: Problem, proof: LinkLengths) -> ProvedBound:
     return ProvedBound(inv_rate=inv_rate, for_schedules=True)
 
 
+def link_prices(problem: Problem, proof: CutFamily | LinkLengths) -> tuple[list[int], Fraction]:
+    """Price of a byte on each link by a witness, and what a byte of the message pays at least, whatever the schedule.
+
+    Raises:
+        CheckError: If the witness says nothing about all schedules: sets that overlap, of an all-reduce.
+    """
+    if isinstance(proof, LinkLengths):
+        found = prove_by_lengths(problem, proof)
+        price, room = (
+            list(proof.length),
+            sum(
+                c * length for c, length in zip(problem.topology.capacity.tolist(), proof.length, strict=True)
+            ),
+        )
+    else:
+        found = prove_by_cuts(problem, proof)
+        prices = _Dual.of(problem, proof, helped=False).price
+        price = [max(0, *pair) for pair in zip(*(each.tolist() for each in prices), strict=True)]
+        room = sum(c * each for c, each in zip(problem.topology.capacity.tolist(), price, strict=True))
+    if not found.for_schedules:
+        raise CheckError("the sets of this proof overlap, so it binds pairs of trees only.")
+    if found.inv_rate is None:
+        raise CheckError("this proof says that the collective is impossible.")
+    return price, found.inv_rate * room / (problem.topology.denominator * problem.shards)
+
+
 def check_whole_trees(problem: Problem, proof: WholeTrees) -> None:
     """Check a proof about forests with a given number of trees; raise where it fails.
 

@@ -1,0 +1,1 @@
+"""Bounds on the time of a collective of a given size."""

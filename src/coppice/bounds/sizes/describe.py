@@ -1,0 +1,116 @@
+"""Describe a bound on time: what limits it in words, and its certificate as JSON values."""
+
+from __future__ import annotations
+
+from fractions import Fraction
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from coppice.bounds.result import LinkLengths
+from coppice.bounds.sizes.arrival import MovingCut
+from coppice.bounds.sizes.least import TimeBound
+from coppice.text import plural, rate_text, shortened, size_text, time_text
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.planning import LabelsJson, WitnessJson
+
+
+def limit_words(bound: TimeBound) -> str:
+    """What sets the least time, in one sentence.
+
+    Examples:
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.bounds.sizes.least import TimeBounds
+        >>> from coppice.bounds.sizes.timed import MessageCosts
+        >>> from coppice.topology.presets import preset
+        >>> bounds = TimeBounds(Problem(preset("star", gpus=4, gb_per_s=10), "all_gather"), MessageCosts(message_us=2))
+        >>> print(limit_words(bounds.least(0)))
+        what gpu1 has is 2 us away from gpu0
+        >>> print(limit_words(bounds.least(40_000)))
+        29.3 KiB must enter gpu0 at 10 GB/s, and 2 us of latency
+    """
+    start = (
+        f", after a start of {bound.costs.start_us:g} us" if bound.costs.start_us and bound.time_us else ""
+    )
+    if bound.cut is not None and bound.sink is not None:
+        return _cut_words(bound, bound.cut, bound.sink) + start
+    if bound.priced is not None and bound.time_us:
+        if isinstance(bound.priced.witness, LinkLengths):
+            return f"{bound.problem.collective} as a flow: the links of the bottleneck are full all the time{start}"
+        sets = len(bound.priced.witness.cuts)
+        return f"all data must leave and enter each of {plural(sets, 'set')} of nodes once{start}"
+    return "nothing has to move"
+
+
+def _cut_words(bound: TimeBound, cut: MovingCut, sink: int) -> str:
+    names = bound.problem.topology.node_ids
+    if not cut.rate:
+        far = _early(cut)
+        source = next(int(v) for v in bound.problem.topology.rank_nodes if far[v] and v != sink)
+        ends = (names[sink], names[source]) if bound.turned else (names[source], names[sink])
+        return f"what {ends[0]} has is {time_text(float(cut.time_ns / 1000))} away from {ends[1]}"
+    side = _final_side(bound, cut)
+    moved = f"{size_text(float(cut.needed))} must {'leave' if bound.turned else 'enter'} {side}"
+    idle = cut.time_ns - cut.needed / cut.rate
+    latency = f", and {time_text(float(idle / 1000))} of latency" if idle > 0 else ""
+    return f"{moved} at {rate_text(cut.rate)} GB/s{latency}"
+
+
+def _early(cut: MovingCut) -> np.ndarray:
+    """Nodes with label 0."""
+    early: np.ndarray = np.array(
+        [
+            (cut.time_ns * cut.units - offset if from_end else offset) == 0
+            for offset, from_end in zip(cut.offset.tolist(), cut.from_end.tolist(), strict=True)
+        ]
+    )
+    return early
+
+
+def _final_side(bound: TimeBound, cut: MovingCut) -> str:
+    """The side of the sink in the end, in few words."""
+    topology = bound.problem.topology
+    inside = [int(v) for v in topology.rank_nodes if cut.from_end[v]]
+    names = [topology.node_ids[v] for v in inside]
+    hosts = {int(topology.host[v]) for v in inside}
+    if len(hosts) == 1 and min(hosts) >= 0 and len(inside) > 1:
+        whole = int((topology.host[topology.rank_nodes] == min(hosts)).sum()) == len(inside)
+        if whole:
+            return topology.hosts[min(hosts)]
+    return shortened(names, 4)
+
+
+def witness_record(bound: TimeBound) -> WitnessJson:
+    """The certificate as JSON values: exact numbers are texts, nodes go by name."""
+    topology, costs = bound.problem.topology, bound.costs
+    labels: list[LabelsJson] = []
+    sink = None
+    if bound.cut is not None and bound.sink is not None:
+        sink = topology.node_ids[bound.sink]
+        nodes: dict[tuple[int, bool], list[str]] = {}
+        for v, name in enumerate(topology.node_ids):
+            nodes.setdefault((int(bound.cut.offset[v]), bool(bound.cut.from_end[v])), []).append(name)
+        labels = [
+            {
+                "offset_exact_us": str(Fraction(offset, 1000 * bound.cut.units)),
+                "from_end": from_end,
+                "node_names": names,
+            }
+            for (offset, from_end), names in sorted(nodes.items(), key=lambda each: (each[0][1], each[0][0]))
+        ]
+    kind = "moving-cut" if labels else "prices" if bound.priced is not None and bound.time_us else "none"
+    return {
+        "kind": kind,
+        "protocol": costs.name or None,
+        "launch_us": costs.start_us,
+        "message_us": costs.message_us,
+        "crossing_us": costs.crossing_us,
+        "counts_links": costs.links,
+        "expansion": float(costs.expansion),
+        "gpu_gb_per_s": None if costs.gpu_gb_per_s is None else float(costs.gpu_gb_per_s),
+        "sink": sink,
+        "turned": bound.turned,
+        "needed_to_sink_bytes": None if bound.cut is None else str(bound.cut.needed),
+        "labels": labels,
+    }

@@ -1,0 +1,185 @@
+"""The least time of a collective at each size, with the certificate that proves it.
+
+Every collective that gives a rank bytes of its own from others (an all-gather, a broadcast, a gather, an all-to-all),
+or takes them from it (the same turned round), is bounded by the time in which that rank alone could have them
+(:mod:`coppice.bounds.sizes.arrival`). An all-reduce makes every rank depend on M bytes of every other, and pays for
+disjoint sets (:mod:`coppice.bounds.sizes.priced`), as an all-to-all pays for lengths of links.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from functools import cached_property
+
+import numpy as np
+
+from coppice.bounds.all_reduce import bottleneck_parts
+from coppice.bounds.optimum import bound_of
+from coppice.bounds.partition import partition_bound
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound, CutFamily, LinkLengths
+from coppice.bounds.sizes.arrival import MovingCut, Sink
+from coppice.bounds.sizes.classes import refine
+from coppice.bounds.sizes.priced import PricedLinks, nearest, priced_links
+from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork
+from coppice.collectives import Collective
+
+MOST_PAIRS = 64
+"""Pairs of ranks of an all-reduce that are looked at."""
+
+TURNED = (Collective.REDUCE_SCATTER, Collective.REDUCE, Collective.SCATTER)
+"""Collectives that are bounded with every link turned round: what one rank gives the others."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TimeBound:
+    """The least time of a collective at one size, with what proves it."""
+
+    problem: Problem
+    costs: MessageCosts
+    size_bytes: int
+    time_us: Fraction  # No schedule is faster; the start included
+    cut: MovingCut | None = None  # The proof, from the first byte that leaves
+    turned: bool = False  # The cut is one of the network in which every link leads the other way
+    sink: int | None = None  # Node that needs what crosses the cut
+    priced: PricedLinks | None = None  # Or this
+
+
+class TimeBounds:
+    """Least times of a problem at any size, under given costs of messages."""
+
+    def __init__(self, problem: Problem, costs: MessageCosts) -> None:
+        self.problem = problem
+        self.costs = costs
+        self._network = TimedNetwork.of(problem.topology, costs)
+        self._known: list[tuple[bool, Sink]] = []
+
+    def least(self, size_bytes: int) -> TimeBound:
+        """The least time of a message of this size.
+
+        Examples:
+            >>> from coppice.topology.presets import preset
+            >>> star = Problem(preset("star", gpus=4, gb_per_s=10), "all_gather")
+            >>> bounds = TimeBounds(star, MessageCosts(message_us=2))
+            >>> bounds.least(0).time_us, bounds.least(40_000).time_us
+            (Fraction(2, 1), Fraction(5, 1))
+        """
+        problem, costs = self.problem, self.costs
+        best = TimeBound(problem=problem, costs=costs, size_bytes=size_bytes, time_us=Fraction(0))
+        least_ns = Fraction(0)
+        if self._priced is not None:
+            least_ns = self._priced.least_time(size_bytes)
+            best = replace(best, priced=self._priced if least_ns else None)
+        part = size_bytes / problem.shards if problem.shards else Fraction(0)
+        for turned, sink in self._sinks:
+            found = sink.least_time(part, least_ns)
+            if found is not None:
+                least_ns = found.time_ns
+                best = replace(best, cut=found, turned=turned, sink=sink.node, priced=None)
+        start = Fraction(str(costs.start_us)) if least_ns else Fraction(0)
+        return replace(best, time_us=least_ns / 1000 + start)
+
+    @cached_property
+    def _priced(self) -> PricedLinks | None:
+        problem = self.problem
+        witness: CutFamily | LinkLengths | None = None
+        if problem.collective is Collective.ALL_TO_ALL:
+            found = bound_of(problem)
+            witness = found.proof if isinstance(found.proof, LinkLengths) else crossing(problem, found)
+        elif problem.collective is Collective.ALL_REDUCE and problem.topology.num_ranks > 1:
+            found = bound_of(problem)
+            witness = found.proof if isinstance(found.proof, CutFamily) and disjoint(found.proof) else None
+            if witness is None:  # trees of two phases are not the only schedules: disjoint sets bind all
+                phase = bound_of(problem.phases[1])
+                parts = bottleneck_parts(problem.topology, phase.inv_rate)
+                witness = partition_bound(problem.topology, parts).proof if len(parts) > 1 else None
+        return None if witness is None else priced_links(problem, self._network, witness)
+
+    @cached_property
+    def _sinks(self) -> list[tuple[bool, Sink]]:
+        """The ranks whose bytes are looked at, one of each class; those that are likely to need most time first."""
+        made = [
+            (turned, sink)
+            for turned, node, share in self._needs()
+            if (sink := Sink.of(self._turned if turned else self._network, node, share)) is not None
+        ]
+        return sorted(made, key=lambda each: (each[1].distance, -each[1].room), reverse=True)
+
+    @cached_property
+    def _turned(self) -> TimedNetwork:
+        return self._network.reversed()
+
+    def _needs(self) -> Iterator[tuple[bool, int, Mapping[int, int]]]:
+        """Direction, sink, and what each node has for it in parts of the message."""
+        problem = self.problem
+        collective, nodes = problem.collective, problem.topology.rank_nodes.tolist()
+        turned = collective in TURNED
+        if collective in (Collective.GATHER, Collective.SCATTER):
+            yield turned, nodes[problem.root or 0], dict.fromkeys(nodes, 1)
+        elif collective in (Collective.BROADCAST, Collective.REDUCE):
+            root = nodes[problem.root or 0]
+            for sink in self._one_of_each(nodes, {root: 1}, turned=turned):
+                if sink != root:
+                    yield turned, sink, {root: 1}
+        elif collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+            weights = dict(zip(nodes, problem.weights or [1] * len(nodes), strict=True))
+            for sink in self._one_of_each(nodes, weights, turned=turned):
+                yield turned, sink, weights
+        elif collective is Collective.ALL_TO_ALL:
+            yield from self._exchanged(nodes)
+        else:
+            yield from self._pairs(nodes)
+
+    def _exchanged(self, nodes: list[int]) -> Iterator[tuple[bool, int, Mapping[int, int]]]:
+        demands = self.problem.demands
+        for turned in (False, True):
+            if demands is None:
+                for sink in self._one_of_each(nodes, {}, turned=turned):
+                    yield turned, sink, dict.fromkeys(nodes, 1)
+            else:
+                columns = demands if turned else tuple(zip(*demands, strict=True))
+                for sink, column in zip(nodes, columns, strict=True):
+                    yield turned, sink, dict(zip(nodes, column, strict=True))
+
+    def _pairs(self, nodes: list[int]) -> Iterator[tuple[bool, int, Mapping[int, int]]]:
+        """Pairs of ranks, of which the second depends on all bytes of the first: the farthest for each class."""
+        empty = self.problem.collective is Collective.BARRIER
+        found: list[tuple[int, int, int]] = []
+        for sink in self._one_of_each(nodes, {}, turned=False):
+            ways = nearest(self._turned, [sink])
+            colour = np.zeros(self._network.num_nodes, dtype=np.int64)
+            colour[sink] = 1
+            classes = refine(self._network, colour)
+            _, first = np.unique(classes[nodes], return_index=True)
+            found += [(ways[nodes[i]], sink, nodes[i]) for i in first.tolist() if nodes[i] != sink]
+        found.sort(key=lambda each: -each[0])
+        for _, sink, source in found[: 1 if empty else MOST_PAIRS]:
+            yield False, sink, {source: 1}
+
+    def _one_of_each(self, nodes: list[int], weights: Mapping[int, int], *, turned: bool) -> list[int]:
+        """A rank of each class that the network and the shares do not tell apart."""
+        colour = np.full(self._network.num_nodes, -1, dtype=np.int64)
+        for node in nodes:
+            colour[node] = weights.get(node, 0)
+        classes = refine(self._turned if turned else self._network, colour)
+        _, first = np.unique(classes[nodes], return_index=True)
+        return [nodes[i] for i in sorted(first.tolist())]
+
+
+def crossing(problem: Problem, found: Bound) -> LinkLengths:
+    """Lengths that count the links out of the bottleneck."""
+    topology = problem.topology
+    inside = np.zeros(topology.num_nodes, dtype=np.bool_)
+    inside[list(found.cut)] = True
+    length = inside[topology.src] & ~inside[topology.dst]
+    return LinkLengths(inv_rate=found.inv_rate, length=tuple(length.astype(int).tolist()))
+
+
+def disjoint(family: CutFamily) -> bool:
+    """Whether no node is in two sets, so that the family binds every all-reduce."""
+    if family.symmetry is not None and family.symmetry.order > 1:
+        return False
+    nodes = [node for cut in family.cuts for node in cut.nodes]
+    return len(nodes) == len(set(nodes))

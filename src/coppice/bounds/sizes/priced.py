@@ -1,0 +1,143 @@
+"""A bound on time from prices of links: what must be paid, and for how long each link can be of use.
+
+Theory. Let links have prices w(e) >= 0 such that whoever carries out the collective on S bytes pays W S at least, a
+byte on link e costing w(e). A byte enters link e = (x, y) no earlier than the nearest rank's data can be at x, and
+comes out so early that a rank can still be reached from y by the time T. So the link carries at most b(e) max(0, T -
+a(e) - in(x) - out(y)) bytes, in and out being distances from and to the nearest rank, and
+
+    W S  <=  sum over e of w(e) b(e) max(0, T - a(e) - in(x) - out(y)).
+
+Prices are those of a bound on the rate: a family of disjoint sets for an all-reduce (docs/theory.md, Theorem 7),
+lengths of links for an all-to-all. For S -> infinity this is that bound, and the latencies of the links that it prices
+come on top of it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from fractions import Fraction
+from heapq import heapify, heappop, heappush
+from math import lcm
+
+import numpy as np
+
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import CutFamily, LinkLengths, NodePotential, WeightedCut
+from coppice.bounds.sizes.timed import TimedNetwork
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class PricedLinks:
+    """A bound from prices, for every size: bytes that must be paid for, and when each link can be used first."""
+
+    network: TimedNetwork
+    witness: CutFamily | LinkLengths  # What the prices come from
+    work: Fraction  # Price that a byte of the message costs at least
+    price: tuple[int, ...]  # Of each link of the network
+    begin: tuple[int, ...]  # Units of time that each link is of no use, in all
+
+    def least_time(self, size_bytes: int) -> Fraction:
+        """Nanoseconds that a message of this size takes at least."""
+        network = self.network
+        rows = sorted(
+            (begin, price * capacity)
+            for begin, price, capacity in zip(self.begin, self.price, network.capacity.tolist(), strict=True)
+            if price
+        )
+        paid = self.work * size_bytes / network.scale * network.units
+        if network.burst_bytes:
+            paid -= sum(self.price) * network.burst_bytes / network.scale * network.units
+        if paid <= 0 or not rows:
+            return Fraction(0)
+        rate, begun, root = 0, 0, Fraction(0)
+        for place, (begin, value) in enumerate(rows):
+            rate, begun = rate + value, begun + value * begin
+            root = Fraction(paid + begun) / rate
+            if place + 1 == len(rows) or root <= rows[place + 1][0]:
+                break
+        return root / network.units
+
+
+def priced_links(problem: Problem, network: TimedNetwork, witness: CutFamily | LinkLengths) -> PricedLinks:
+    """The bound on time that the witness of a bound on the rate gives."""
+    if isinstance(witness, LinkLengths):
+        price: list[int] = list(witness.length)
+        work = _lengths_paid(problem, price)
+    else:
+        price, work = _family_prices(problem, witness)
+    more = len(network.tail) - len(price)
+    ranks = problem.topology.rank_nodes.tolist()
+    into, out = nearest(network, ranks), nearest(network.reversed(), ranks)
+    begin = [
+        into.get(a, 0) + latency + out.get(b, 0)
+        for a, b, latency in zip(
+            network.tail.tolist(), network.head.tolist(), network.latency.tolist(), strict=True
+        )
+    ]
+    return PricedLinks(
+        network=network, witness=witness, work=work, price=(*price, *[0] * more), begin=tuple(begin)
+    )
+
+
+def nearest(network: TimedNetwork, nodes: list[int]) -> dict[int, int]:
+    """Units from the nearest of some nodes to each that can be reached (Dijkstra)."""
+    out: dict[int, list[tuple[int, int]]] = {}
+    for a, b, latency in zip(
+        network.tail.tolist(), network.head.tolist(), network.latency.tolist(), strict=True
+    ):
+        out.setdefault(a, []).append((b, latency))
+    found: dict[int, int] = {}
+    heap = [(0, node) for node in nodes]
+    heapify(heap)
+    while heap:
+        so_far, node = heappop(heap)
+        if node in found:
+            continue
+        found[node] = so_far
+        for after, latency in out.get(node, ()):
+            if after not in found:
+                heappush(heap, (so_far + latency, after))
+    return found
+
+
+def _family_prices(problem: Problem, family: CutFamily) -> tuple[list[int], Fraction]:
+    """Prices of disjoint sets with potentials, and what a byte of the message costs at least."""
+    topology = problem.topology
+    src, dst = topology.src, topology.dst
+    rows: list[WeightedCut | NodePotential] = [*family.cuts, *family.potentials]
+    unit = lcm(*(weight.denominator for row in rows for weight in (row.broadcast, row.reduce)))
+    broadcast, reduce = ([0] * topology.num_links for _ in range(2))
+    outside = np.zeros(topology.num_nodes, dtype=np.int64)
+    for cut in family.cuts:
+        inside = np.zeros(topology.num_nodes, dtype=np.bool_)
+        inside[list(cut.nodes)] = True
+        for e in np.flatnonzero(~inside[src] & inside[dst]).tolist():
+            broadcast[e] += int(cut.broadcast * unit)
+        for e in np.flatnonzero(inside[src] & ~inside[dst]).tolist():
+            reduce[e] += int(cut.reduce * unit)
+        outside[~inside] += int((cut.broadcast + cut.reduce) * unit)
+    potential = {each.node: each for each in family.potentials}
+    for e, (a, b) in enumerate(zip(src.tolist(), dst.tolist(), strict=True)):
+        for node, sign in ((b, 1), (a, -1)):
+            if node in potential:
+                broadcast[e] += sign * int(potential[node].broadcast * unit)
+                reduce[e] -= sign * int(potential[node].reduce * unit)
+    price = [max(0, *pair) for pair in zip(broadcast, reduce, strict=True)]
+    return price, Fraction(int(outside[topology.rank_nodes].min()))
+
+
+def _lengths_paid(problem: Problem, length: list[int]) -> Fraction:
+    """Length that the bytes of an all-to-all go at least, for a byte of the message."""
+    from coppice.bounds.all_to_all.distances import distances, length_column
+
+    topology = problem.topology
+    nodes = topology.rank_nodes
+    ways = distances(topology, nodes, length_column(length))[:, nodes].tolist()
+    size = problem.demands or [[1] * len(nodes)] * len(nodes)
+    total = sum(
+        way * each
+        for i, (row, sizes) in enumerate(zip(ways, size, strict=True))
+        for j, (way, each) in enumerate(zip(row, sizes, strict=True))
+        if i != j and each
+    )
+    return Fraction(total) / problem.shards

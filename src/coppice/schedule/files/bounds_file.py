@@ -1,0 +1,229 @@
+"""Read and write files of bounds on time: a problem, and the certificate of each size, which anybody can check."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from dataclasses import asdict
+from fractions import Fraction
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from coppice.bounds.network import check_problem
+from coppice.bounds.problem import Problem
+from coppice.bounds.sizes.arrival import MovingCut
+from coppice.bounds.sizes.least import TimeBound
+from coppice.bounds.sizes.priced import priced_links
+from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.files import write_atomically
+from coppice.schedule.files.columns import decode_json, read_fraction
+from coppice.schedule.files.proof_columns import ProofRow, proof_row, read_proof
+from coppice.topology.readers.document import topology_document, topology_from_document
+from coppice.topology.readers.json_yaml import parse_json
+from coppice.version import __version__
+
+FORMAT = "coppice-time-bounds"
+VERSION = 1
+
+
+class _CutRow(msgspec.Struct, forbid_unknown_fields=True):
+    """A moving cut: label ``offset``, or the time less it where ``from_end``, of each node, in units."""
+
+    sink: int
+    turned: bool
+    time_ns: str
+    units: int
+    offset: list[int]
+    from_end: list[bool]
+    needed: str
+    rate: str
+
+
+class _CostsRow(msgspec.Struct, forbid_unknown_fields=True):
+    name: str
+    start_us: float
+    message_us: float
+    crossing_us: float
+    links: bool
+    expansion: str
+    gpu_gb_per_s: str | None
+    burst_bytes: int
+
+
+class _SizeRow(msgspec.Struct, forbid_unknown_fields=True):
+    size_bytes: int
+    time_us: str
+    costs: _CostsRow
+    cut: _CutRow | None = None
+    proof: ProofRow | None = None
+
+
+class _Document(msgspec.Struct, forbid_unknown_fields=True):
+    format: str
+    version: int
+    coppice: str
+    model: str
+    collective: Collective
+    root: int | None
+    weights: list[int] | None
+    demands: list[list[int]] | None
+    sizes: list[_SizeRow]
+    topology: msgspec.Raw
+
+
+def write_bounds(bounds: Sequence[TimeBound], path: str | os.PathLike[str], *, model: str) -> None:
+    """Write bounds on time of one problem to a file; ``-`` is standard output.
+
+    Raises:
+        InputError: If the file cannot be written.
+    """
+    data = encode_bounds(bounds, model=model)
+    if os.fspath(path) == "-":
+        sys.stdout.buffer.write(data)
+        sys.stdout.buffer.flush()
+    else:
+        write_atomically(path, data)
+
+
+def encode_bounds(bounds: Sequence[TimeBound], *, model: str) -> bytes:
+    """Bytes of a file of bounds on time of one problem."""
+    problem = bounds[0].problem
+    members: dict[str, Any] = {
+        "format": FORMAT,
+        "version": VERSION,
+        "coppice": __version__,
+        "model": model,
+        "collective": problem.collective.value,
+        "root": problem.root,
+        "weights": problem.weights,
+        "demands": problem.demands,
+        "topology": topology_document(problem.topology),
+    }
+    encode = msgspec.json.Encoder().encode
+    rows = b",\n ".join(encode(_row(each)) for each in bounds)
+    lines = [b'"' + key.encode() + b'": ' + encode(value) for key, value in members.items()]
+    return b"{" + b",\n".join([*lines, b'"sizes": [' + rows + b"]"]) + b"}\n"
+
+
+def _row(bound: TimeBound) -> dict[str, Any]:
+    costs = asdict(bound.costs)
+    costs["expansion"] = str(bound.costs.expansion)
+    costs["gpu_gb_per_s"] = None if bound.costs.gpu_gb_per_s is None else str(bound.costs.gpu_gb_per_s)
+    row: dict[str, Any] = {"size_bytes": bound.size_bytes, "time_us": str(bound.time_us), "costs": costs}
+    if bound.cut is not None:
+        row["cut"] = {
+            "sink": bound.sink,
+            "turned": bound.turned,
+            "time_ns": str(bound.cut.time_ns),
+            "units": bound.cut.units,
+            "offset": bound.cut.offset.tolist(),
+            "from_end": bound.cut.from_end.tolist(),
+            "needed": str(bound.cut.needed),
+            "rate": str(bound.cut.rate),
+        }
+    elif bound.priced is not None:
+        row["proof"] = proof_row(bound.problem.topology, bound.priced.witness)
+    return row
+
+
+def is_bounds(data: bytes) -> bool:
+    """Whether data are a file of bounds on time."""
+    return data.lstrip().startswith(b'{"format": "' + FORMAT.encode() + b'"')
+
+
+def decode_bounds(data: bytes, *, name: str) -> tuple[list[TimeBound], str]:
+    """Bounds on time of a file, and the name of their model; nothing is believed of them until it is checked.
+
+    Raises:
+        InputError: If the file is none, or what it says makes no sense.
+    """
+    where = f"{name} $"
+    document: _Document = decode_json(data, _Document, where)
+    if document.version != VERSION:
+        raise InputError(
+            f"expected version {VERSION} in {name}, found {document.version}: write the bounds again."
+        )
+    topology = topology_from_document(
+        parse_json(bytes(document.topology), file=f"{where}.topology"), where=f"{where}.topology"
+    )
+    demands = document.demands
+    problem = Problem(
+        topology=topology,
+        collective=document.collective,
+        root=document.root,
+        weights=None if document.weights is None else tuple(document.weights),
+        demands=None if demands is None else tuple(tuple(row) for row in demands),
+    )
+    check_problem(problem)
+    if not document.sizes:
+        raise InputError(f"expected a bound at {where}.sizes, found none: write the bounds again.")
+    return [
+        _bound(problem, row, f"{where}.sizes[{i}]") for i, row in enumerate(document.sizes)
+    ], document.model
+
+
+def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
+    limit = row.costs.gpu_gb_per_s
+    costs = MessageCosts(
+        name=row.costs.name,
+        start_us=_amount(row.costs.start_us, f"{where}.costs.start_us"),
+        message_us=_amount(row.costs.message_us, f"{where}.costs.message_us"),
+        crossing_us=_amount(row.costs.crossing_us, f"{where}.costs.crossing_us"),
+        links=row.costs.links,
+        expansion=_positive(row.costs.expansion, f"{where}.costs.expansion"),
+        gpu_gb_per_s=None if limit is None else _positive(limit, f"{where}.costs.gpu_gb_per_s"),
+        burst_bytes=int(_amount(row.costs.burst_bytes, f"{where}.costs.burst_bytes")),
+    )
+    network = TimedNetwork.of(problem.topology, costs)
+    found = TimeBound(
+        problem=problem,
+        costs=costs,
+        size_bytes=int(_amount(row.size_bytes, f"{where}.size_bytes")),
+        time_us=read_fraction(row.time_us, f"{where}.time_us"),
+    )
+    if row.cut is None:
+        if row.proof is None:
+            return found
+        witness = read_proof(problem.topology, row.proof, f"{where}.proof")
+        return TimeBound(**{**vars(found), "priced": priced_links(problem, network, witness)})
+    count = len(row.cut.offset)
+    if (
+        count != network.num_nodes
+        or len(row.cut.from_end) != count
+        or not 0 <= row.cut.sink < network.num_nodes
+    ):
+        raise InputError(
+            f"expected labels of {network.num_nodes} nodes at {where}.cut, found {count}: write the bounds again."
+        )
+    if row.cut.units != network.units:
+        raise InputError(
+            f"expected {network.units} units of time in a nanosecond at {where}.cut, found {row.cut.units}: write the "
+            "bounds again."
+        )
+    cut = MovingCut(
+        time_ns=read_fraction(row.cut.time_ns, f"{where}.cut.time_ns"),
+        offset=np.array(row.cut.offset, dtype=np.int64),
+        from_end=np.array(row.cut.from_end, dtype=np.bool_),
+        needed=read_fraction(row.cut.needed, f"{where}.cut.needed"),
+        rate=read_fraction(row.cut.rate, f"{where}.cut.rate"),
+        units=row.cut.units,
+    )
+    return TimeBound(**{**vars(found), "cut": cut, "turned": row.cut.turned, "sink": row.cut.sink})
+
+
+def _amount(value: float, where: str) -> float:
+    if not 0 <= value < 2**62:
+        raise InputError(f"expected a number of 0 or more at {where}, found {value}: write the bounds again.")
+    return value
+
+
+def _positive(text: str, where: str) -> Fraction:
+    found = read_fraction(text, where)
+    if found <= 0:
+        raise InputError(f"expected a number above 0 at {where}, found {text}: write the bounds again.")
+    return found

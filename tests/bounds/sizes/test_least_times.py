@@ -1,0 +1,242 @@
+"""Least times of sizes against linear programs over expanded time; certificates against a checker of its own."""
+
+from __future__ import annotations
+
+import dataclasses
+import random
+from fractions import Fraction
+from math import ceil
+
+import numpy as np
+import pytest
+
+from coppice.bounds import bound
+from coppice.bounds.problem import Problem
+from coppice.bounds.sizes.arrival import Sink
+from coppice.bounds.sizes.classes import class_network
+from coppice.bounds.sizes.least import TimeBound, TimeBounds
+from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork
+from coppice.collectives import Collective
+from coppice.errors import CheckError
+from coppice.schedule.verification.time_proof import check_time_bound
+from coppice.topology.model import Link, Node, NodeKind, Topology
+from coppice.topology.presets import preset
+from reference.time_expanded import StepLink, least_steps
+
+ALL = [each for each in Collective if each is not Collective.BARRIER]
+
+
+def drawn(rng: random.Random, *, most: int = 5, slowest: int = 3, rates: int = 3) -> Topology:
+    """A connected network of GPUs and switches with whole rates (GB/s) and latencies (ns)."""
+    count = rng.randint(2, most)
+    switches = rng.randint(0, max(0, count - 2)) if rng.random() < 0.5 else 0
+    nodes = [
+        Node(id=f"n{i}", kind=NodeKind.SWITCH if i >= count - switches else NodeKind.GPU)
+        for i in range(count)
+    ]
+    ends = {(i, rng.randrange(i)) for i in range(1, count)}
+    ends |= {(b, a) for a, b in ends}
+    for _ in range(rng.randint(0, count)):
+        a, b = rng.sample(range(count), 2)
+        ends.add((a, b))
+    links = [
+        Link(
+            src=f"n{a}",
+            dst=f"n{b}",
+            gb_per_s=Fraction(rng.randint(1, rates)),
+            latency_us=rng.randint(0, slowest) / 1000,
+            duplex=False,
+        )
+        for a, b in sorted(ends)
+    ]
+    return Topology.of("drawn", nodes, links)
+
+
+def problem_on(rng: random.Random, topology: Topology, collective: Collective) -> Problem:
+    ranks = topology.num_ranks
+    weights = demands = None
+    if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and rng.random() < 0.5:
+        weights = (*(rng.randint(0, 3) for _ in range(ranks - 1)), 1)
+    if collective is Collective.ALL_TO_ALL and ranks > 1 and rng.random() < 0.5:
+        rows = [[rng.randint(0, 3) for _ in range(ranks)] for _ in range(ranks)]
+        rows[0][1] += 1
+        demands = tuple(tuple(row) for row in rows)
+    root = rng.randrange(ranks) if collective.rooted else None
+    return Problem(topology, collective, root=root, weights=weights, demands=demands)
+
+
+def steps_of(topology: Topology, *, turned: bool) -> list[StepLink]:
+    ends = (topology.dst, topology.src) if turned else (topology.src, topology.dst)
+    return [
+        StepLink(int(a), int(b), int(c), round(1000 * latency))
+        for a, b, c, latency in zip(*ends, topology.capacity, topology.latency_us, strict=True)
+    ]
+
+
+@pytest.mark.parametrize("seed", range(40))
+def test_one_sink_takes_exactly_the_steps_of_the_linear_program(seed: int) -> None:
+    """Rates are bytes a nanosecond and latencies whole nanoseconds, so a step is one."""
+    rng = random.Random(seed)
+    topology = drawn(rng)
+    collective = rng.choice([Collective.GATHER, Collective.SCATTER])
+    problem = problem_on(rng, topology, collective)
+    size = rng.randint(1, 6) * topology.num_ranks
+    found = TimeBounds(problem, MessageCosts()).least(size)
+    nodes = topology.rank_nodes.tolist()
+    sink = nodes[problem.root or 0]
+    needs = {sink: {node: size // topology.num_ranks for node in nodes if node != sink}}
+    expected = least_steps(
+        topology.num_nodes, steps_of(topology, turned=collective is Collective.SCATTER), needs
+    )
+    assert ceil(found.time_us * 1000) == expected
+
+
+@pytest.mark.parametrize("seed", range(25))
+def test_gathering_everywhere_takes_no_less_than_said(seed: int) -> None:
+    rng = random.Random(seed)
+    topology = drawn(rng, most=4, rates=2)
+    collective = rng.choice([Collective.ALL_GATHER, Collective.BROADCAST])
+    problem = problem_on(rng, topology, collective)
+    size = int(2 * problem.shards)
+    found = TimeBounds(problem, MessageCosts()).least(size)
+    nodes = topology.rank_nodes.tolist()
+    if collective is Collective.BROADCAST:
+        held = {nodes[problem.root or 0]: size}
+    else:
+        held = dict(zip(nodes, [2 * each for each in problem.weights or [1] * len(nodes)], strict=True))
+    needs = {sink: {node: part for node, part in held.items() if node != sink} for sink in nodes}
+    assert found.time_us * 1000 <= least_steps(topology.num_nodes, steps_of(topology, turned=False), needs)
+
+
+@pytest.mark.parametrize("collective", ALL)
+def test_every_certificate_is_counted_again(collective: Collective) -> None:
+    for seed in range(60):
+        rng = random.Random(f"{collective} {seed}")
+        problem = problem_on(rng, drawn(rng, most=7, slowest=rng.choice([0, 3, 2000])), collective)
+        bounds = TimeBounds(problem, drawn_costs(rng))
+        before = Fraction(0)
+        for size in (0, 1, 100, 10_000, 10_000_000):
+            found = bounds.least(size)
+            check_time_bound(found)
+            assert found.time_us >= before
+            before = found.time_us
+
+
+def drawn_costs(rng: random.Random) -> MessageCosts:
+    return MessageCosts(
+        start_us=rng.choice([0.0, 2.5]),
+        message_us=rng.choice([0.0, 0.6, 1.0]),
+        crossing_us=rng.choice([0.0, 2.1]),
+        links=rng.random() < 0.8,
+        expansion=rng.choice([Fraction(1), Fraction(2), Fraction(16, 15)]),
+        gpu_gb_per_s=rng.choice([None, Fraction(3, 2)]),
+        burst_bytes=rng.choice([0, 0, 500]),
+    )
+
+
+@pytest.mark.parametrize("collective", ALL)
+def test_certificates_that_were_changed_are_refused(collective: Collective) -> None:
+    refused = 0
+    for seed in range(40):
+        rng = random.Random(f"change {collective} {seed}")
+        problem = problem_on(rng, drawn(rng, most=6), collective)
+        found = TimeBounds(problem, MessageCosts(message_us=0.5)).least(rng.choice([200, 20_000]))
+        if found.time_us == 0:
+            continue
+        for change in changes(rng, found):
+            with pytest.raises(CheckError):
+                check_time_bound(change)
+            refused += 1
+    assert refused > 40
+
+
+def changes(rng: random.Random, found: TimeBound) -> list[TimeBound]:
+    """Claims that are false: a longer time, fewer bytes for it, labels beyond the time."""
+    more = [dataclasses.replace(found, time_us=found.time_us * Fraction(1001, 1000))]
+    cut = found.cut
+    if cut is not None:
+        longer = dataclasses.replace(cut, time_ns=cut.time_ns * Fraction(1001, 1000))
+        more.append(dataclasses.replace(found, time_us=longer.time_ns / 1000, cut=longer))
+        offset = cut.offset.copy()
+        offset[rng.randrange(len(offset))] = int(cut.time_ns * cut.units) + 1
+        more.append(dataclasses.replace(found, cut=dataclasses.replace(cut, offset=offset)))
+        if cut.rate:
+            more.append(dataclasses.replace(found, size_bytes=found.size_bytes - 1))
+        more.append(
+            dataclasses.replace(found, turned=not found.turned)
+        ) if found.problem.demands is None and (
+            found.problem.collective is not Collective.ALL_TO_ALL
+        ) else None
+    else:
+        more.append(dataclasses.replace(found, size_bytes=found.size_bytes - 1))
+    return more
+
+
+@pytest.mark.parametrize("collective", ALL)
+def test_long_messages_take_the_time_of_the_bound_on_the_rate(collective: Collective) -> None:
+    """Of an all-reduce whose proof has overlapping sets, no more; of others, what the rate says."""
+    for seed in range(15):
+        rng = random.Random(f"long {collective} {seed}")
+        problem = problem_on(rng, drawn(rng, most=6), collective)
+        if problem.topology.num_ranks < 2 or bound(problem).inv_rate == 0:
+            continue
+        size = 10**15
+        found = TimeBounds(problem, MessageCosts()).least(size)
+        by_rate = size / problem.shards * bound(problem).inv_rate / 1000
+        if collective is not Collective.ALL_REDUCE:
+            assert by_rate * Fraction(999_999, 10**6) <= found.time_us
+        assert found.time_us <= by_rate + 10**6
+
+
+def test_classes_lose_nothing() -> None:
+    """With every node a class of its own, the least time is the same."""
+    for name, more in (
+        ("ring", {"gpus": 6}),
+        ("hypercube", {"dimension": 3}),
+        ("dgx-1v", {}),
+        ("star", {"gpus": 5}),
+    ):
+        network = TimedNetwork.of(preset(name, **more), MessageCosts(message_us=1))
+        nodes = network.topology.rank_nodes.tolist()
+        sink = Sink.of(network, nodes[0], dict.fromkeys(nodes, 1))
+        assert sink is not None
+        assert (sink.classes.num_classes < network.num_nodes) is (name != "dgx-1v")
+        alone = class_network(network, np.arange(network.num_nodes))
+        shares = np.array([float(sink.share.get(node, 0)) for node in range(network.num_nodes)])
+        apart = dataclasses.replace(
+            sink,
+            classes=alone,
+            class_share=shares,
+            ways={v: sink.ways[int(c)] for v, c in enumerate(sink.classes.node_class)},
+        )
+        for part in (Fraction(10), Fraction(5000), Fraction(10**8)):
+            one, other = sink.least_time(part, Fraction(0)), apart.least_time(part, Fraction(0))
+            assert one is not None
+            assert other is not None
+            assert one.time_ns == other.time_ns
+
+
+def test_nothing_to_move_takes_no_time() -> None:
+    alone = Topology.of("alone", [Node(id="a")], [])
+    for collective in Collective:
+        root = 0 if collective.rooted else None
+        found = TimeBounds(
+            Problem(alone, collective, root=root), MessageCosts(start_us=3, message_us=1)
+        ).least(1000)
+        check_time_bound(found)
+        assert found.time_us == 0
+
+
+def test_a_message_to_another_box_crosses_once() -> None:
+    """A box whose NICs are joined to two switches could be passed: links out of it count for nothing more."""
+    costs = MessageCosts(message_us=1, crossing_us=5)
+    plain = preset("dgx-a100", boxes=2)
+    assert (
+        TimeBounds(Problem(plain, "all_gather"), costs).least(0).time_us == 7
+    )  # a GPU passes on: two messages
+    gpus = [Node(id=f"g{i}", host=f"h{i}") for i in range(3)]
+    inner = [Node(id=f"s{i}", kind=NodeKind.SWITCH, host=f"h{i}") for i in range(3)]
+    links = [Link(src=f"g{i}", dst=f"s{i}", gb_per_s=Fraction(1)) for i in range(3)]
+    links += [Link(src=f"s{i}", dst=f"s{i + 1}", gb_per_s=Fraction(1)) for i in range(2)]
+    chain = Topology.of("chain of boxes", [*gpus, *inner], links)
+    assert TimeBounds(Problem(chain, "all_gather"), costs).least(0).time_us <= 6

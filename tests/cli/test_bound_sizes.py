@@ -1,0 +1,76 @@
+"""`coppice bound --size`: least times with certificates that `coppice verify` counts again."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from cli.conftest import Run
+
+ARGUMENTS = ("bound", "dgx-a100", "--boxes", "2", "-c", "all_gather")
+
+
+def test_rows_have_the_least_time_its_model_and_its_witness(run: Run) -> None:
+    rows = run(*ARGUMENTS, "--size", "0,1K:4G:64", "--json").json["sizes"]
+    assert isinstance(rows, list)
+    assert [row["size_bytes"] for row in rows] == [0, *(1024 * 64**k for k in range(4))]
+    assert all({"size_bytes", "least_seconds", "model", "limit", "witness"} <= set(row) for row in rows)
+    seconds = [row["least_seconds"] for row in rows]
+    assert seconds == sorted(seconds)
+    assert {row["model"] for row in rows} == {"nccl-2.30"}
+    assert {row["witness"]["kind"] for row in rows} == {"moving-cut"}
+
+
+def test_long_messages_have_the_rate_of_the_bound(run: Run) -> None:
+    found = run(*ARGUMENTS, "--size", "1T", "--model", "ideal", "--json").json
+    (row,) = found["sizes"]
+    assert 2**40 / row["least_seconds"] / 1e9 == pytest.approx(found["optimum_algbw_gb_per_s"], rel=1e-6)
+    assert row["model"] == "ideal"
+
+
+@pytest.mark.parametrize(
+    "collective", ["all_gather", "reduce_scatter", "all_reduce", "all_to_all", "broadcast", "gather"]
+)
+def test_certificates_are_checked_from_a_file(run: Run, tmp_path: Path, collective: str) -> None:
+    path = tmp_path / "bounds.json"
+    shown = run("bound", "mi250", "-c", collective, "--size", "1K,1M,1G", "-o", path)
+    assert shown.code == 0, shown.err
+    assert "written to" in shown.out
+    checked = run("verify", path, "--json").json
+    assert (checked["verified"], checked["failures"]) == (True, [])
+    assert [row["size_bytes"] for row in checked["proved_times"]] == [2**10, 2**20, 2**30]
+
+
+def test_a_changed_certificate_is_refused(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "bounds.json"
+    run(*ARGUMENTS, "--size", "1M", "--model", "ideal", "-o", path)
+    written = json.loads(path.read_text())
+    row = written["sizes"][0]
+    row["time_us"] = row["time_us"].replace("/", "1/") if "/" in row["time_us"] else row["time_us"] + "1"
+    shorter = {**written, "sizes": [{**row, "time_us": "10000"}]}
+    path.write_text(json.dumps(shorter))
+    refused = run("verify", path)
+    assert refused.code == 1
+    assert "the certificate is of" in refused.out + refused.err
+    row["cut"]["offset"] = row["cut"]["offset"][1:]
+    path.write_text(json.dumps({**written, "sizes": [row]}))
+    assert "expected labels of 36 nodes" in run("verify", path).err
+
+
+@pytest.mark.parametrize(
+    ("more", "answer"),
+    [
+        (("--model", "ideal"), "found one alone"),
+        (("-o", "x.json"), "found one alone"),
+        (("--size", "1M", "--in-network"), "found both"),
+        (("--size", "1M", "--groups", "tp=8,dp=2"), "found --size with them"),
+        (("--size", "1M", "--model", "nope"), "expected a model of"),
+        (("--size", "1X"), "size"),
+    ],
+)
+def test_contradictions_are_one_sentence(run: Run, more: tuple[str, ...], answer: str) -> None:
+    refused = run("bound", "dgx-h100", *more)
+    assert refused.code == 2
+    assert answer in refused.err

@@ -1,0 +1,83 @@
+"""Nothing that is simulated is faster than the least time under the same model."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+import coppice
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.planners.algorithms.listing import listed
+from coppice.schedule.verification.time_proof import check_time_bound
+from coppice.simulation.least_time import LeastTimes, least_record
+from coppice.simulation.model import Model, Sharing
+from coppice.simulation.models import model_of, named_models
+from coppice.topology.presets import preset
+
+PLACES = (
+    ("dgx-1v", {}),
+    ("dgx-a100", {"boxes": 2}),
+    ("mi250", {}),
+    ("torus", {"dims": (3, 3)}),
+    ("star", {"gpus": 5}),
+    ("dgx-a100-pcie", {"boxes": 2}),
+)
+MODELS = (
+    *named_models(),
+    Model(name="engines", send_engines=1, receive_engines=1),
+    Model(name="fair", sharing=Sharing.FAIR, overhead_us=0.5),
+    Model(name="bursts", burst_bytes=20_000),
+    Model(name="half", efficiency=0.5, launch_us=4, workers=1, send_us=0.7, receive_us=0.2),
+)
+
+
+def models() -> list[Model]:
+    return [model_of(each) for each in MODELS]
+
+
+@pytest.mark.parametrize(("place", "more"), PLACES, ids=[name for name, _ in PLACES])
+def test_no_plan_and_no_algorithm_is_faster(place: str, more: dict[str, object]) -> None:
+    rng = random.Random(place)
+    topology = preset(place, **more)
+    for collective in Collective:
+        if collective is Collective.BARRIER:
+            continue
+        problem = Problem(topology, collective, root=0 if collective.rooted else None)
+        plans = [coppice.plan(problem)]
+        names = sorted({entry.name for entry in listed() if collective in entry.collectives})
+        for name in rng.sample(names, min(4, len(names))):
+            try:
+                plans.append(coppice.plan(problem, algorithm=name))
+            except coppice.CoppiceError:
+                continue
+        for model in rng.sample(models(), 4):
+            times = LeastTimes(problem, model)
+            for size in (1, 3000, 200_000, 50_000_000):
+                least = times.at(size)
+                for bound in least.bounds:
+                    check_time_bound(bound)
+                for plan in plans:
+                    found = coppice.simulate(plan, size, model=model).time_us
+                    assert found >= least.time_us * (1 - 1e-9), (collective, plan.planner, model.name, size)
+
+
+def test_records_name_the_model_and_the_limit() -> None:
+    problem = Problem(preset("dgx-h100", boxes=2), "all_gather")
+    record = least_record(LeastTimes(problem, model_of("nccl-2.30")).at(2**30))
+    assert record["model"] == "nccl-2.30"
+    assert record["limit"] == record["limited_by"]
+    assert "must enter" in record["limit"]
+    assert record["witness"]["kind"] == "moving-cut"
+    assert {name for label in record["witness"]["labels"] for name in label["node_names"]} == set(
+        problem.topology.node_ids
+    )
+
+
+def test_relays_cost_no_message_of_their_own() -> None:
+    """A message that passes through GPUs pays for its links alone."""
+    ring = Problem(preset("ring", gpus=6), "all_gather")
+    model = Model(overhead_us=2.0)
+    assert LeastTimes(ring, model).at(0).time_us == 6.0
+    assert LeastTimes(ring, model, relay_gpus=True).at(0).time_us == 2.0
