@@ -16,10 +16,10 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.iteration import layer_work, machine
-from coppice.iteration.composing.composed import simulated_job
+from coppice.iteration import estimate, machine
 from coppice.iteration.devices import CALIBRATIONS, Calibration
 from coppice.iteration.frameworks import FRAMEWORKS, Framework
+from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.job import TrainingJob
 from exam_published import Run
 
@@ -55,7 +55,7 @@ FITTED_FRAMEWORK = (
 )
 FITTED_MODULES = {
     machine: ("TILE_POWER", "MISALIGNED", "MISALIGNED_HEAD", "HALF_SEQ", "HALF_WIDTH", "BACKWARD_SHARE"),
-    layer_work: ("ROUTED_PASSES", "CAST_PASSES"),
+    estimate: ("ROUTED_PASSES", "CAST_PASSES"),
 }
 
 IMPORTANCE = {"vtrain_multi": 6, "selene": 4, "megatron_sc21": 3, "nanotron_h100": 4}

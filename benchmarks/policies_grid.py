@@ -14,8 +14,7 @@ from coppice.iteration.policies.catalogue import policies_of
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.steady import steady_iteration
-from coppice.iteration.workload.catalogue import any_model
-from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.catalogue import LayeredModel, any_model
 from coppice.iteration.workload.times import layer_workload
 
 __all__ = [

@@ -12,8 +12,7 @@ from types import FrameType
 from typing import Any
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composed import ComposedStep, compose
-from coppice.iteration.composing.composition import composition_of
+from coppice.iteration.job.composed import ComposedStep, compose, composition_of
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.policies.catalogue import POLICIES

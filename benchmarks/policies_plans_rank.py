@@ -19,9 +19,14 @@ from torch.distributed.device_mesh import DeviceMesh
 from torch.distributed.fsdp import fully_shard
 from torch.nn.parallel import DistributedDataParallel
 
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, CollectivePhase, GraphOperation, WholePlan
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationGraph,
+    WholePlan,
+    WholePolicy,
+)
 from coppice.training.torch import (
     CollectiveBuffers,
     PhaseGroups,

@@ -43,7 +43,7 @@ and orders of messages on a network exactly. Which policy wins when, in simulati
 [policies_simulated.md](../benchmarks/policies_simulated.md).
 
 ```python
->>> from coppice.iteration.composing.composition import composition_of
+>>> from coppice.iteration.job.composed import composition_of
 >>> composition_of("decomposition+lynx+breadth-first", {"chunks": 2}).name
 'decomposition+lynx+breadth-first'
 >>> composition_of("gpipe+breadth-first")

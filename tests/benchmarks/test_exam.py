@@ -12,7 +12,7 @@ from types import ModuleType
 
 import pytest
 
-from coppice.iteration.composing.composed import simulated_job
+from coppice.iteration.job.composed import simulated_job
 from support.benchmark_scripts import BENCHMARKS, load_benchmark
 from support.shared_data import SHARED
 

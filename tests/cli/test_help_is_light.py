@@ -26,7 +26,7 @@ from coppice.iteration.policies.data_parallel.sharded import ShardedPolicy
 from coppice.iteration.policies.pipelined.policy import Pipelined
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.policies.tensor.policy import TensorPolicy
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.options import names
 from coppice.planners.synthesis.method import METHODS
 from coppice.selection import LIBRARIES

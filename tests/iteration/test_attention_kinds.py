@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import box_of
-from coppice.iteration.composing.composed import simulated_job
+from coppice.iteration.estimate import LayerWork, attention_seconds, context_seconds
+from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import read_job
-from coppice.iteration.layer_work import LayerWork, attention_seconds, context_seconds
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Layout, Transformer, layer_kinds

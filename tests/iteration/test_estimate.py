@@ -12,14 +12,13 @@ import pytest
 from coppice.bounds import bound
 from coppice.errors import InputError
 from coppice.iteration.cluster import box_of, cluster_of, constants_borrowed, device_in
-from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
-from coppice.iteration.estimate import estimate
+from coppice.iteration.estimate import LayerWork, estimate, gathering_seconds, hop_seconds
 from coppice.iteration.frameworks import FRAMEWORKS
+from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
-from coppice.iteration.layer_work import LayerWork, gathering_seconds, hop_seconds
 from coppice.iteration.machine import Cluster, tile_share
 from coppice.iteration.memory import MemoryFit, fit_of, memory_of
 from coppice.iteration.models import MODELS, model_named

@@ -19,8 +19,8 @@ from typing import Any
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.composing.compared import compare_policies
-from coppice.iteration.composing.composed import simulated_job
+from coppice.iteration.job.compared import compare_policies
+from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.pipeline.orders import ORDERS

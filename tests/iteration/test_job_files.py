@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composed import simulated_job
 from coppice.iteration.job import read_job
+from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import job_keys, parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.job_options import parse_degrees

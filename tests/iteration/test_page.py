@@ -11,8 +11,7 @@ import pytest
 
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.models import MODELS
-from coppice.iteration.page.jobs import report_of_step
-from coppice.iteration.page.page import iteration_html
+from coppice.iteration.page.page import iteration_html, report_of_step
 from coppice.iteration.page.timeline import MOST_TASKS, timeline_rows
 from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.running import TaskTimes, run_tasks

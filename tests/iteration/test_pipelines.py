@@ -21,9 +21,8 @@ from coppice.iteration.pipeline.orders import (
     one_f_one_b,
     zero_bubble,
 )
-from coppice.iteration.pipeline.runnable import check_runnable, placement
 from coppice.iteration.pipeline.stages import StageTimes
-from coppice.iteration.pipeline.torch_csv import order_csv, read_order_csv
+from coppice.iteration.pipeline.torch_csv import check_runnable, order_csv, placement, read_order_csv
 from coppice.iteration.predicted import predict
 from coppice.iteration.running import run_tasks
 from coppice.iteration.step.workloads import stages_graph

@@ -26,8 +26,7 @@ from coppice.iteration.traces.kinds import (
     read_traces,
     trace_files,
 )
-from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
-from coppice.iteration.traces.replay import replay_traces
+from coppice.iteration.traces.replay import ExecutionTrace, TraceNode, TraceWork, replay_traces
 from coppice.planners.planning import plan
 from coppice.topology.presets import preset
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composed import simulated_job
+from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import Machines, TrainingJob, job_of
 from coppice.iteration.job.what_if import compare_kinds, what_if, what_ifs
@@ -150,6 +150,6 @@ def test_the_slowest_kind_paces() -> None:
 
 
 def simulated_job_step(of: TrainingJob) -> object:
-    from coppice.iteration.job.paced import step_of
+    from coppice.iteration.job.composed import step_of
 
     return step_of(of.model, of.layout, of.machines)

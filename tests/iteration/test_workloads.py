@@ -13,8 +13,8 @@ from coppice.iteration.cluster import cluster_of
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import estimate
 from coppice.iteration.frameworks import FRAMEWORKS
+from coppice.iteration.job.composed import step_of
 from coppice.iteration.job.job import KindOfBox, Machines
-from coppice.iteration.job.paced import step_of
 from coppice.iteration.machine import Cluster
 from coppice.iteration.measured.table import AttentionRow, CopyRow, DeviceTable, MatrixRow
 from coppice.iteration.memory import memory_of

@@ -18,15 +18,15 @@ from overlap_ranks import main
 from torch.nn.parallel import DistributedDataParallel
 
 from coppice.errors import CheckError, InputError
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import (
+from coppice.iteration.policies.whole.operations import (
     Channel,
     CollectivePhase,
     GraphOperation,
     OperationChoice,
+    OperationGraph,
     WholePlan,
+    WholePolicy,
 )
-from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.topology.presets import preset
 from coppice.training.torch.chunked.execution import collective_graph, execute_plan, network_channels
 from coppice.training.torch.chunked.grids import PhaseGroups

@@ -18,7 +18,7 @@ from torch import nn
 
 from coppice.errors import CheckError
 from coppice.iteration.policies.tensor.degrees import DegreeProblem
-from coppice.iteration.policies.tensor.regrouped_halves import RegroupedHalves
+from coppice.iteration.policies.tensor.half_batches import RegroupedHalves
 from coppice.training.torch import DegreeGroups, MegatronBlock, SummedPart, tensor_parallel
 
 PROBLEM = DegreeProblem(

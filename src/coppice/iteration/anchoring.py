@@ -28,7 +28,7 @@ from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.job.tables import JobRecord
 from coppice.iteration.traces.kinds import read_trace_bytes
 from coppice.iteration.transformer import Layout, Transformer
-from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.catalogue import LayeredModel
 
 FAR_CHANCE, FAR_WIDTH = 0.03, 0.3
 """How likely a software is not as its profile says, and the usual distance of its times then, in logarithms."""

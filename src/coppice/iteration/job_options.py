@@ -187,7 +187,7 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
 
 def _settings_of(policy: str, given: Mapping[str, str]) -> dict[str, str]:
     """Those of some ``KEY=VALUE`` that are options of policies."""
-    from coppice.iteration.composing.composition import named_policies, owners_of
+    from coppice.iteration.job.composed import named_policies, owners_of
 
     names = named_policies(policy)
     return {key: value for key, value in given.items() if owners_of(key, names)}

@@ -12,8 +12,7 @@ import math
 from dataclasses import dataclass, replace
 from functools import cache
 
-from coppice.iteration.costs.crossing import crossing
-from coppice.iteration.costs.group import CollectiveCosts, RankGroup
+from coppice.iteration.costs.group import CollectiveCosts, RankGroup, crossing
 from coppice.iteration.devices import KERNELS, Calibration, Device
 from coppice.iteration.frameworks import MEGATRON, Framework
 from coppice.iteration.measured.table import DeviceTable

@@ -11,7 +11,7 @@ from enum import StrEnum
 
 from coppice.iteration.frameworks import MEGATRON, Framework
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, dealt_layers
-from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.catalogue import LayeredModel
 
 _WEIGHT, _ADAM = 2, 12  # bytes for each parameter
 TIGHT = 0.92, 1.08

@@ -21,7 +21,7 @@ from coppice.iteration.predicted import predict
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
-from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.catalogue import LayeredModel
 from coppice.iteration.workload.steps import layered_step, optimizer_seconds, usual_overlap
 from coppice.iteration.workload.times import layer_workload
 

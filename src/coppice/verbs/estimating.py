@@ -8,7 +8,7 @@ from dataclasses import dataclass, fields
 from coppice.errors import InputError
 from coppice.iteration.accuracy import EstimateRange, estimate_range
 from coppice.iteration.anchoring import Anchor, RunSetting, correction
-from coppice.iteration.composing.composed import ComposedStep, simulated_job
+from coppice.iteration.job.composed import ComposedStep, simulated_job
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.transformer import Transformer
 from coppice.options.names import CALIBRATED

@@ -27,11 +27,11 @@ from coppice.verbs.train_files import (
 
 if TYPE_CHECKING:
     from coppice.iteration.anchoring import Anchor
-    from coppice.iteration.composing.advice import Advice
-    from coppice.iteration.composing.compared import ComparedPolicies
-    from coppice.iteration.composing.tuned import TunedPolicy
+    from coppice.iteration.job.advice import Advice
+    from coppice.iteration.job.compared import ComparedPolicies
     from coppice.iteration.job.job import Machines, TrainingJob
     from coppice.iteration.job.tables import JobRecord
+    from coppice.iteration.job.tuned import TunedPolicy
     from coppice.iteration.job.what_if import WhatIf
     from coppice.iteration.search import LayoutSearch, SimulatedLayout
     from coppice.verbs.estimating import CorrectedEstimate
@@ -180,7 +180,7 @@ def anchors_of(
         contention: With which the job is simulated.
     """
     from coppice.iteration.anchoring import read_anchor
-    from coppice.iteration.composing.composed import simulated_job
+    from coppice.iteration.job.composed import simulated_job
 
     if not files:
         return []
@@ -269,7 +269,7 @@ def compare(asked: ComparePoliciesCall) -> ComparedPolicies:
         >>> sorted(row.name for row in found.rows)
         ['ddp', 'none', 'wfbp']
     """
-    from coppice.iteration.composing.compared import compare_on_layers, compare_policies
+    from coppice.iteration.job.compared import compare_on_layers, compare_policies
 
     names, layers = tuple(name.strip() for name in asked.policies.split(",")), asked.layers()
     if layers is not None:
@@ -280,8 +280,8 @@ def compare(asked: ComparePoliciesCall) -> ComparedPolicies:
 @verb(AdviseCall)
 def advise(asked: AdviseCall) -> Advice:
     """Recommend a policy for a job, or for a workload of layers (.json); it compares all of them."""
-    from coppice.iteration.composing.advice import advise as advice_of
-    from coppice.iteration.composing.compared import compare_on_layers, compare_policies
+    from coppice.iteration.job.advice import advise as advice_of
+    from coppice.iteration.job.compared import compare_on_layers, compare_policies
 
     layers = asked.layers()
     found = (
@@ -304,7 +304,7 @@ def tune(asked: TuneCall) -> TunedPolicy:
         >>> coppice.train.tune("gpt-7.5b", "ddp", topology="dgx-a100", parallel="dp=8", global_batch=8).policy
         'ddp'
     """
-    from coppice.iteration.composing.tuned import tune_on_job, tune_on_layers
+    from coppice.iteration.job.tuned import tune_on_job, tune_on_layers
 
     layers = asked.layers()
     if layers is not None:

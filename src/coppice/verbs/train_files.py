@@ -21,7 +21,7 @@ from coppice.options.names import POLICIES
 from coppice.options.shared import TimeLimitOption
 
 if TYPE_CHECKING:
-    from coppice.iteration.composing.composed import ComposedStep
+    from coppice.iteration.job.composed import ComposedStep
     from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.kineto import MeasuredTrace, Replay
     from coppice.iteration.layers import LayerWorkload
@@ -30,10 +30,9 @@ if TYPE_CHECKING:
     from coppice.iteration.modules.tracing import ModuleTrace
     from coppice.iteration.predicted import PredictedIteration
     from coppice.iteration.step.simulated import SimulatedStep
-    from coppice.iteration.traces.nodes import ExecutionTrace
-    from coppice.iteration.traces.replay import ReplayedTraces
+    from coppice.iteration.traces.replay import ExecutionTrace, ReplayedTraces
     from coppice.iteration.transformer import Transformer
-    from coppice.iteration.workload.model import LayeredModel
+    from coppice.iteration.workload.catalogue import LayeredModel
     from coppice.topology.model import Topology
     from coppice.training.autolrs.log import SearchLog
 
@@ -220,7 +219,7 @@ def simulated_parts(job: TrainingJob, *, contention: float = 0.0) -> ComposedSte
     Raises:
         InputError: If a policy plans the whole iteration.
     """
-    from coppice.iteration.composing.composed import simulated_job
+    from coppice.iteration.job.composed import simulated_job
 
     composed = simulated_job(job, contention=contention or None)
     if composed.step is None:
@@ -237,8 +236,7 @@ def page_of(job: TrainingJob, composed: ComposedStep, *, command: str = "") -> s
     Args:
         command: The command that prints the same numbers.
     """
-    from coppice.iteration.page.jobs import report_of_step
-    from coppice.iteration.page.page import iteration_html
+    from coppice.iteration.page.page import iteration_html, report_of_step
 
     if composed.step is None:
         raise InputError(f"expected policies whose step has parts, found {job.run.policy}.")
@@ -281,7 +279,7 @@ def pipelined(job: TrainingJob) -> SimulatedStep:
     Raises:
         InputError: If it has one stage, or its policy plans the whole iteration.
     """
-    from coppice.iteration.composing.composed import simulated_job
+    from coppice.iteration.job.composed import simulated_job
 
     if job.layout.pipeline == 1:
         raise InputError("expected a pipeline, found one stage: raise pp.")

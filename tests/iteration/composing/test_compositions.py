@@ -8,21 +8,19 @@ import msgspec
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.composing import composed
-from coppice.iteration.composing.advice import Advice, AdvisedPolicies, advise
-from coppice.iteration.composing.compared import ComparedPolicy, compare_on_layers, compare_policies
-from coppice.iteration.composing.composed import compose, simulated_job
-from coppice.iteration.composing.composition import composition_of
-from coppice.iteration.composing.tuned import tune_on_job, tune_on_layers
+from coppice.iteration.job import composed
+from coppice.iteration.job.advice import Advice, AdvisedPolicies, advise
+from coppice.iteration.job.compared import ComparedPolicy, compare_on_layers, compare_policies
+from coppice.iteration.job.composed import compose, composition_of, simulated_job, step_of
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
-from coppice.iteration.job.paced import step_of
+from coppice.iteration.job.tuned import tune_on_job, tune_on_layers
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import POLICIES, policies_of
 from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.policies.step_plans import plan_named
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.predicted import predict
 from coppice.iteration.step.simulated import order_for, simulate_step
 from iteration.policies.workloads import workload_of
@@ -152,7 +150,7 @@ def test_the_best_together_gain_more_and_are_found_again() -> None:
 
 def test_all_has_the_best_composition(monkeypatch: pytest.MonkeyPatch) -> None:
     few = {name: POLICIES[name] for name in ("1f1b", "zero-bubble", "ddp", "dear", "decomposition")}
-    monkeypatch.setattr("coppice.iteration.composing.compared.POLICIES", few)
+    monkeypatch.setattr("coppice.iteration.job.compared.POLICIES", few)
     both = compare_policies(job(), ["all", "1f1b+dear"], processes=1)
     assert len([each for each in both.rows if "+" in each.name]) == 2
     found = compare_policies(job(), processes=1)

@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composed import ComposedStep, simulated_job
+from coppice.iteration.job.composed import ComposedStep, simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.job.what_if import what_if, what_ifs
 from coppice.iteration.policies.catalogue import POLICIES, policies_of
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.trace import write_task_trace
 from support.commands import run
 

@@ -24,12 +24,12 @@ from coppice.verbs.train import anchors_of
 if TYPE_CHECKING:
     from coppice.iteration.accuracy import EstimateRange
     from coppice.iteration.anchoring import Anchor
-    from coppice.iteration.composing.composed import ComposedStep
+    from coppice.iteration.job.composed import ComposedStep
     from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.job.what_if import WhatIf, WhatIfRow
     from coppice.iteration.step.simulated import SimulatedStep
     from coppice.iteration.transformer import Transformer
-    from coppice.iteration.workload.model import LayeredModel
+    from coppice.iteration.workload.catalogue import LayeredModel
     from coppice.outputs.shapes.training import AnchorJson, ExpectedRangeJson, WayJson
 
 
@@ -174,7 +174,7 @@ def estimate(
     from msgspec.structs import replace as changed_fields
 
     from coppice.iteration.memory import MemoryFit, fit_of
-    from coppice.iteration.page.jobs import PART_NAMES
+    from coppice.iteration.page.page import PART_NAMES
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
     from coppice.simulation.models import model_of

@@ -50,8 +50,7 @@ def pipeline(
     """  # noqa: D301, E501 (\b is for the help formatter)
     import sys
 
-    from coppice.iteration.pipeline.runnable import placement
-    from coppice.iteration.pipeline.torch_csv import order_csv
+    from coppice.iteration.pipeline.torch_csv import order_csv, placement
     from coppice.verbs.train_files import pipelined
 
     asked = load_job(replace(options, policy=policy))

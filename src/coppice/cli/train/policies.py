@@ -17,8 +17,8 @@ from coppice.options.shared import JobsOption, JsonOption, PlotOption
 from coppice.text import columns, percent_text, plural, seconds_text, size_text
 
 if TYPE_CHECKING:
-    from coppice.iteration.composing.compared import ComparedPolicies, ComparedPolicy
-    from coppice.iteration.composing.tuned import TunedPolicy
+    from coppice.iteration.job.compared import ComparedPolicies, ComparedPolicy
+    from coppice.iteration.job.tuned import TunedPolicy
 
 
 @with_options()
@@ -102,7 +102,7 @@ def compare(
       coppice train compare workload.json --policy bytescheduler,p3,ddp --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.comparison.plot import check_picture
-    from coppice.iteration.composing.compared import compare_on_layers, compare_policies, plot_policies
+    from coppice.iteration.job.compared import compare_on_layers, compare_policies, plot_policies
 
     names = tuple(name.strip() for name in policies.split(","))
     if picture is not None:
@@ -146,7 +146,7 @@ def _text(title: str, found: ComparedPolicies) -> list[str]:
 def _cells(found: ComparedPolicies, each: ComparedPolicy) -> tuple[str, ...]:
     from fractions import Fraction
 
-    from coppice.iteration.composing.compared import gain_of
+    from coppice.iteration.job.compared import gain_of
 
     baseline = found.baselines[each.family]
     gain = gain_of(each, baseline)
@@ -189,7 +189,7 @@ def tune(
       coppice train tune workload.json --policy bytescheduler
       coppice train tune gpt-7.5b --topology dgx-a100 --boxes 2 --parallel tp=4,pp=2,dp=2 --policy ddp --json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.composing.tuned import tune_on_job, tune_on_layers
+    from coppice.iteration.job.tuned import tune_on_job, tune_on_layers
 
     layers = options.layers()
     with Stages() as stages:
@@ -245,8 +245,8 @@ def advise(options: JobOptions, *, jobs: JobsOption = None, as_json: JsonOption 
       coppice train advise workload.json
       coppice train advise gpt-7.5b --topology dgx-a100 --boxes 2 --parallel tp=4,pp=2,dp=2 --global-batch 32 --json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.iteration.composing.advice import advise as advice_of
-    from coppice.iteration.composing.compared import compare_on_layers, compare_policies
+    from coppice.iteration.job.advice import advise as advice_of
+    from coppice.iteration.job.compared import compare_on_layers, compare_policies
 
     layers = options.layers()
     with Stages() as stages:

@@ -5,8 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coppice.errors import InputError
-from coppice.iteration.costs.crossing import crossing
-from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup
+from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup, crossing
 from coppice.iteration.machine import Cluster
 
 

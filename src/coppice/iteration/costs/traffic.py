@@ -18,7 +18,7 @@ from coppice.bounds.together.demands import GroupDemand
 from coppice.errors import InputError
 from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
-from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.catalogue import LayeredModel
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
 

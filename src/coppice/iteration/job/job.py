@@ -19,8 +19,7 @@ from coppice.iteration.machine import Cluster
 from coppice.iteration.measured.table import DeviceTable, read_device_table
 from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
-from coppice.iteration.workload.catalogue import LAYERED_MODELS, any_model
-from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.catalogue import LAYERED_MODELS, LayeredModel, any_model
 from coppice.simulation.models import model_of as time_model_of
 from coppice.text import suggestion
 from coppice.topology.load import load

@@ -62,7 +62,7 @@ def policies_of(kind: type[_Kind]) -> dict[str, type[_Kind]]:
             are of :class:`~coppice.iteration.policies.policy.Policy`.
 
     Examples:
-        >>> from coppice.iteration.policies.whole.policy import WholePolicy
+        >>> from coppice.iteration.policies.whole.operations import WholePolicy
         >>> list(policies_of(WholePolicy))
         ['lina', 'syndicate', 'centauri']
     """

@@ -1,6 +1,6 @@
 """Step of a transformer: its layers, embedding and head as blocks, with the collectives of a layout.
 
-The times are those of :mod:`coppice.iteration.layer_work`; a backward pass is half gradients of inputs, half of
+The times are those of :mod:`coppice.iteration.estimate`; a backward pass is half gradients of inputs, half of
 weights.
 
 Layers with experts exchange tokens all-to-all between the ranks that share them out: a token goes to its experts and
@@ -14,7 +14,7 @@ import itertools
 import math
 
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.layer_work import (
+from coppice.iteration.estimate import (
     OPTIMIZER_BYTES,
     LayerWork,
     context_seconds,

@@ -22,7 +22,7 @@ from coppice.errors import InputError
 from coppice.export.chakra.reading import ChakraNode, ChakraNodeType, read_chakra
 from coppice.files import read_bytes
 from coppice.iteration.totals import ELEMENT_BYTES, standard_collective
-from coppice.iteration.traces.nodes import ExecutionTrace, TraceNode, TraceWork
+from coppice.iteration.traces.replay import ExecutionTrace, TraceNode, TraceWork
 
 _COLLECTIVES = (
     *("all_reduce", "reduce", "all_gather", "gather", "scatter", "broadcast", "all_to_all"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from coppice.iteration.machine import Cluster
 from coppice.iteration.step.block import BACKWARD, FORWARD, GroupExchange, LayerBlock, Step
 from coppice.iteration.transformer import Layout, Shard
-from coppice.iteration.workload.model import LayeredModel
+from coppice.iteration.workload.catalogue import LayeredModel
 from coppice.iteration.workload.times import layer_seconds
 
 _ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}

@@ -17,7 +17,7 @@ from coppice.iteration.devices import KERNELS
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.machine import Cluster
 from coppice.iteration.transformer import Transformer, layer_kinds
-from coppice.iteration.workload.model import LayeredModel, MatrixProduct, ModelLayer
+from coppice.iteration.workload.catalogue import LayeredModel, MatrixProduct, ModelLayer
 
 _HALF = 2  # bytes of a value
 

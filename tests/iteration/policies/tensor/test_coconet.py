@@ -10,14 +10,7 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.policies.tensor.coconet.costs import Machine, volumes
-from coppice.iteration.policies.tensor.coconet.examples import (
-    adam,
-    lamb,
-    momentum,
-    pipeline_handoff,
-    tensor_parallel_layer,
-)
+from coppice.iteration.policies.tensor.coconet.costs import Machine, autotune, variants, volumes
 from coppice.iteration.policies.tensor.coconet.program import (
     LOCAL,
     REPLICATED,
@@ -25,8 +18,12 @@ from coppice.iteration.policies.tensor.coconet.program import (
     Tensor,
     TensorOp,
     TensorProgram,
+    adam,
+    lamb,
+    momentum,
+    pipeline_handoff,
+    tensor_parallel_layer,
 )
-from coppice.iteration.policies.tensor.coconet.tuner import autotune, variants
 from coppice.iteration.running import lower_bound_seconds, run_tasks
 from reference.coconet_values import assembled, run_program
 

@@ -11,10 +11,8 @@ import pytest
 from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
 from coppice.iteration.models import model_named
-from coppice.iteration.policies.tensor.degree_tables import degree_problem
-from coppice.iteration.policies.tensor.degrees import DegreeProblem, TransformerBytes
-from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock
-from coppice.iteration.policies.tensor.regrouped_halves import RegroupedHalves
+from coppice.iteration.policies.tensor.degrees import DegreeProblem, TransformerBytes, degree_problem
+from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock, RegroupedHalves
 from coppice.iteration.running import lower_bound_seconds, run_tasks
 from coppice.iteration.transformer import Layout, Recompute
 from coppice.topology.presets import preset

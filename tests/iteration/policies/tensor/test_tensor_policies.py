@@ -9,11 +9,9 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.cluster import cluster_of
-from coppice.iteration.composing.composed import simulated_job
-from coppice.iteration.composing.composition import Composition, composition_of
+from coppice.iteration.job.composed import Composition, composition_of, simulated_job, step_of
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
-from coppice.iteration.job.paced import step_of
 from coppice.iteration.models import model_named
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import policies_of, policy_named

@@ -5,8 +5,7 @@ from __future__ import annotations
 import itertools
 from collections.abc import Sequence
 
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
+from coppice.iteration.policies.whole.operations import OperationChoice, OperationGraph, WholePlan
 
 
 def least_seconds(graph: OperationGraph, rows: Sequence[Sequence[OperationChoice]]) -> float:

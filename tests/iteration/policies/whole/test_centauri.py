@@ -8,20 +8,20 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.centauri import Centauri, path_tails, tiered_plan
-from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.operations import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationChoice,
+    OperationGraph,
+    WholePlan,
+)
 from coppice.iteration.policies.whole.partition import (
     AXES,
     AXES_OF_LABEL,
     best_pieces,
     collective_decompositions,
     pieces_seconds,
-)
-from coppice.iteration.policies.whole.phases import (
-    Channel,
-    CollectivePhase,
-    GraphOperation,
-    OperationChoice,
-    WholePlan,
 )
 from iteration.policies.whole.all_plans import least_seconds
 

@@ -9,12 +9,12 @@ import pytest
 
 from coppice import _core
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import (
+from coppice.iteration.policies.whole.operations import (
     Channel,
     CollectivePhase,
     GraphOperation,
     OperationChoice,
+    OperationGraph,
     WholePlan,
 )
 from coppice.iteration.running import run_tasks

@@ -11,12 +11,12 @@ import pytest
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina, packed_experts, remote_share
 from coppice.iteration.policies.whole.lina_inference import PathPopularity, place_experts, second_phase
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import (
+from coppice.iteration.policies.whole.operations import (
     Channel,
     CollectivePhase,
     GraphOperation,
     OperationChoice,
+    OperationGraph,
     WholePlan,
 )
 from coppice.iteration.running import run_tasks

@@ -8,12 +8,13 @@ import random
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import MOVES, OperationGraph
-from coppice.iteration.policies.whole.phases import (
+from coppice.iteration.policies.whole.operations import (
+    MOVES,
     Channel,
     CollectivePhase,
     GraphOperation,
     OperationChoice,
+    OperationGraph,
     WholePlan,
 )
 from coppice.iteration.policies.whole.syndicate import Syndicate, search_plan

@@ -8,8 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composed import compose
-from coppice.iteration.composing.composition import composition_of
+from coppice.iteration.job.composed import compose, composition_of
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.pipeline.orders import interleaved, one_f_one_b, zero_bubble
@@ -18,9 +17,12 @@ from coppice.iteration.policies.policy import Policy
 from coppice.iteration.policies.whole import steps
 from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import (
+    OperationChoice,
+    OperationGraph,
+    WholePlan,
+    WholePolicy,
+)
 from coppice.iteration.policies.whole.steps import plan_step, step_operations
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step

@@ -21,10 +21,15 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice import _core
-from coppice.iteration.policies.whole.operations import OperationGraph, PlanSpace
+from coppice.iteration.policies.whole.operations import (
+    GraphOperation,
+    OperationChoice,
+    OperationGraph,
+    PlanSpace,
+    WholePlan,
+    WholePolicy,
+)
 from coppice.iteration.policies.whole.partition import AXES, AXES_OF_LABEL
-from coppice.iteration.policies.whole.phases import GraphOperation, OperationChoice, WholePlan
-from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.running import run_tasks
 
 TIERS = ("operation", "layer", "model")

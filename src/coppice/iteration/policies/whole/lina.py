@@ -22,9 +22,12 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import (
+    OperationChoice,
+    OperationGraph,
+    WholePlan,
+    WholePolicy,
+)
 
 _EXCHANGE = "all_to_all"
 _SUMS = frozenset({"all_reduce", "reduce_scatter", "all_gather"})

@@ -20,7 +20,7 @@ from types import MappingProxyType
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.phases import CollectivePhase
+from coppice.iteration.policies.whole.operations import CollectivePhase
 
 AXES = ("substitution", "group", "workload")
 """The three."""

@@ -13,15 +13,15 @@ from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, source_of
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import (
+from coppice.iteration.policies.whole.operations import (
     Channel,
     CollectivePhase,
     GraphOperation,
     OperationChoice,
+    OperationGraph,
     WholePlan,
+    WholePolicy,
 )
-from coppice.iteration.policies.whole.policy import WholePolicy
 from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 

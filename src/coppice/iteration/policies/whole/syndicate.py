@@ -23,9 +23,14 @@ from typing import Annotated, ClassVar
 
 import msgspec
 
-from coppice.iteration.policies.whole.operations import MOVES, OperationGraph, PlanSpace
-from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import (
+    MOVES,
+    OperationChoice,
+    OperationGraph,
+    PlanSpace,
+    WholePlan,
+    WholePolicy,
+)
 
 _WARMEST = 0.25
 """First temperature, as a share of the time of the plain plan."""

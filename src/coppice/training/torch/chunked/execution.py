@@ -15,9 +15,13 @@ from typing import Any
 import torch
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import OperationGraph
+from coppice.iteration.policies.whole.operations import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationGraph,
+)
 from coppice.iteration.policies.whole.partition import PLAIN, collective_decompositions
-from coppice.iteration.policies.whole.phases import Channel, CollectivePhase, GraphOperation
 from coppice.training.torch.chunked.executors import TaskExecutor, TaskRun
 from coppice.training.torch.chunked.grids import BETWEEN, INSIDE, PhaseGroups
 from coppice.training.torch.chunked.orders import OrderedPlan

@@ -18,9 +18,12 @@ import torch.distributed as dist
 from coppice.errors import CheckError, InputError
 from coppice.iteration.policies.catalogue import policy_named
 from coppice.iteration.policies.whole.centauri import Centauri
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import (
+    OperationChoice,
+    OperationGraph,
+    WholePlan,
+    WholePolicy,
+)
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.iteration.running import run_tasks
 from coppice.training.torch.agreement import broadcast_from_first

@@ -16,8 +16,12 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, CollectivePhase, GraphOperation
+from coppice.iteration.policies.whole.operations import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationGraph,
+)
 from coppice.training.torch.chunked.execution import NETWORK, exchange_operation, network_channels
 from coppice.training.torch.chunked.grids import PhaseGroups
 from coppice.training.torch.chunked.passes import SectionEntry

@@ -15,8 +15,12 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import Channel, CollectivePhase, GraphOperation
+from coppice.iteration.policies.whole.operations import (
+    Channel,
+    CollectivePhase,
+    GraphOperation,
+    OperationGraph,
+)
 
 DEVICE = "device"
 """The channel that computes."""

@@ -24,8 +24,7 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.errors import InputError
-from coppice.iteration.policies.whole.phases import OperationChoice, WholePlan
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import OperationChoice, WholePlan, WholePolicy
 from coppice.topology.model import Topology
 from coppice.training.torch.chunked.execution import collective_run
 from coppice.training.torch.chunked.executors import TaskExecutor

@@ -12,12 +12,12 @@ from dataclasses import dataclass, field, replace
 import numpy as np
 
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.iteration.policies.whole.operations import OperationGraph
-from coppice.iteration.policies.whole.phases import (
+from coppice.iteration.policies.whole.operations import (
     Channel,
     CollectivePhase,
     GraphOperation,
     OperationChoice,
+    OperationGraph,
     WholePlan,
 )
 from coppice.iteration.running import run_tasks

@@ -15,7 +15,7 @@ from coppice.arguments import shown
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.training.torch.agreement import require_equal_arguments
 from coppice.training.torch.chunked.whole import schedule_whole_step

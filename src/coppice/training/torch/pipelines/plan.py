@@ -21,7 +21,7 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.pipeline.runnable import check_ends
+from coppice.iteration.pipeline.torch_csv import check_ends
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt

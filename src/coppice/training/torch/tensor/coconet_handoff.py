@@ -19,9 +19,8 @@ import torch.distributed as dist
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.machine import Cluster
-from coppice.iteration.policies.tensor.coconet.examples import pipeline_handoff
-from coppice.iteration.policies.tensor.coconet.program import OpKind
-from coppice.iteration.policies.tensor.coconet.tuner import Tuned, autotune
+from coppice.iteration.policies.tensor.coconet.costs import Tuned, autotune
+from coppice.iteration.policies.tensor.coconet.program import OpKind, pipeline_handoff
 from coppice.topology.model import Topology
 from coppice.training.torch.core.errors import lost_rank
 from coppice.training.torch.tensor.passes_hops import (

@@ -4,7 +4,7 @@ A group of N ranks runs a micro-batch. A part of degree d lies on d of them that
 replicas share its sequences out: the first has the first ones. Where the next part has a greater degree, sequences are
 gathered from ranks with the same slice, where it has a smaller one each rank goes on with some of them; gradients go
 the opposite way. All that is under way is waited for there, as in the simulation
-(:class:`~coppice.iteration.policies.tensor.regrouped_halves.RegroupedHalves`).
+(:class:`~coppice.iteration.policies.tensor.half_batches.RegroupedHalves`).
 
 A loss is the mean over a rank's sequences, in the layout of the last part. Gradients are scaled where the degree
 changes, so that in each part they are those of the mean over its own sequences: those of its replicas are averaged.
@@ -24,9 +24,8 @@ from torch import nn
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.iteration.policies.tensor.half_batches import HalvedBlock
+from coppice.iteration.policies.tensor.half_batches import HalvedBlock, RegroupedHalves, regrouped_before
 from coppice.iteration.policies.tensor.oases import TwoHalves
-from coppice.iteration.policies.tensor.regrouped_halves import RegroupedHalves, regrouped_before
 from coppice.training.torch.core.errors import lost_rank
 from coppice.training.torch.tensor.half_batches import HalvedBlocks
 from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of

@@ -21,7 +21,7 @@ from torch.fx import Graph, GraphModule, Interpreter, Node
 from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.machine import Cluster
-from coppice.iteration.policies.tensor.coconet.tuner import autotune
+from coppice.iteration.policies.tensor.coconet.costs import autotune
 from coppice.iteration.policies.tensor.decomposition import Decomposition
 from coppice.iteration.policies.tensor.fused_collectives import FusedCollectives
 from coppice.iteration.policies.tensor.ring_products import RingProduct

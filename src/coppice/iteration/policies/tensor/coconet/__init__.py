@@ -3,6 +3,6 @@
 Source: Jangda et al., "Breaking the Computation and Communication Abstraction Barrier in Distributed Machine Learning
 Workloads" (CoCoNet, ASPLOS 2022), and its released code.
 
-``program`` is the language, ``rewrites`` the legal transforms, ``values`` runs a program with NumPy on several ranks,
-``costs`` says what it takes, ``tuner`` tries all rewrites, ``examples`` has the published programs.
+``program`` is the language with the published programs, ``rewrites`` the legal transforms, ``costs`` says what a
+program takes and tries all rewrites.
 """

@@ -1,4 +1,4 @@
-"""Cost model of tensor programs: sequential kernels and chunk-wise overlapped ones, in closed form and as tasks.
+"""Cost model of tensor programs, sequential or overlapped chunk by chunk, and the fastest of all rewrites of one.
 
 Theory. A kernel costs its launch. A product takes its operations at the rate of products; elementwise work takes the
 bytes that it reads and writes outside of its kernel at the rate of memory; of S bytes over N ranks a reduce-scatter or
@@ -16,11 +16,12 @@ reduce-scatter, a send of slices and an all-gather: the same inside, and S / N t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.coconet.program import ELEMENTWISE, OpKind, TensorProgram
+from coppice.iteration.policies.tensor.coconet.rewrites import PHASES
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
 
 _ROUNDS = {OpKind.ALL_REDUCE: 2, OpKind.REDUCE_SCATTER: 1, OpKind.ALL_GATHER: 1}
@@ -172,3 +173,63 @@ def kernel_chains(program: TensorProgram) -> list[list[tuple[str, ...]]]:
             chain.append(at[following[frozenset(chain[-1])]])
         chains.append(chain)
     return chains
+
+
+@dataclass(frozen=True)
+class Tuned:
+    """Fastest program with its rewrites."""
+
+    program: TensorProgram  # The quickest program
+    seconds: float  # What it takes
+    rewrites: tuple[str, ...]  # The transforms that lead to it
+    tried: int  # Programs that were compared: all that there are
+
+
+def variants(
+    program: TensorProgram, *, most: int = 200_000, phases: int = 3
+) -> Iterator[tuple[tuple[str, ...], TensorProgram]]:
+    """Every distinct program reachable by rewrites, with the rewrites applied, breadth first.
+
+    Args:
+        phases: Phases of transforms: 1 changes operations only, 2 fuses as well, 3 overlaps as well.
+    """
+    seen = {program.key()}
+    found: list[tuple[tuple[str, ...], TensorProgram]] = [((), program)]
+    for phase in PHASES[:phases]:
+        front = 0
+        while front < len(found):
+            done, each = found[front]
+            front += 1
+            for transform in phase:
+                for name, made in transform(each):
+                    key = made.key()
+                    if key in seen:
+                        continue
+                    seen.add(key)
+                    found.append(((*done, name), made))
+                    if len(found) > most:
+                        raise InputError(
+                            f"expected {most} variants of a program at most, found more: allow more with `most`."
+                        )
+    yield from found
+
+
+def autotune(program: TensorProgram, machine: Machine, *, most: int = 200_000) -> Tuned:
+    """Fastest variant; ties go to the fewest rewrites, then to the first.
+
+    Examples:
+        >>> from coppice.iteration.policies.tensor.coconet.program import pipeline_handoff
+        >>> found = autotune(pipeline_handoff(ranks=4, rows=64, columns=1024), Machine())
+        >>> found.rewrites[:2]
+        ('split sum along 0', 'reorder sent')
+    """
+    best: Tuned | None = None
+    tried = 0
+    for rewrites, each in variants(program, most=most):
+        seconds = machine.seconds(each)
+        tried += 1
+        if best is None or seconds < best.seconds:
+            best = Tuned(each, seconds, rewrites, 0)
+    if best is None:
+        raise InputError("expected a program, found none.")
+    return Tuned(best.program, best.seconds, best.rewrites, tried)

@@ -14,8 +14,7 @@ from typing import Any
 import msgspec
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composed import compose, composition_of_job
-from coppice.iteration.composing.composition import Composition, named_policies
+from coppice.iteration.job.composed import Composition, compose, composition_of_job, named_policies
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import POLICIES

@@ -18,8 +18,13 @@ from typing import TYPE_CHECKING, Any
 from coppice.comparison.plot import check_picture, save_picture
 from coppice.comparison.pool import chosen_executor, run
 from coppice.errors import InputError
-from coppice.iteration.composing.composed import MOST_MESSAGES, compose, needs_pipeline
-from coppice.iteration.composing.composition import composition_of, named_policies
+from coppice.iteration.job.composed import (
+    MOST_MESSAGES,
+    compose,
+    composition_of,
+    named_policies,
+    needs_pipeline,
+)
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import POLICIES, policy_named
@@ -27,7 +32,7 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.pipelined.policy import Pipelined
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.policies.step_plans import BASELINE
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.predicted import predict
 from coppice.text import seconds_text
 

@@ -1,31 +1,165 @@
-"""Apply a composition of policies to a job, and simulate one iteration."""
+"""Apply a composition of policies to a job and simulate one iteration.
+
+A composition takes at most one policy for each thing that is to be decided. The step of a job is that of its model on
+boxes of one or several kinds: each stage runs at the pace of its slowest device.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from itertools import combinations
+from typing import Any
 
 from coppice.errors import InputError
-from coppice.iteration.composing.composition import Composition, composition_of
 from coppice.iteration.job.job import Machines, TrainingJob
-from coppice.iteration.job.paced import step_of
+from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import Memory, memory_of
 from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.pipeline.orders import breadth_first
+from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
 from coppice.iteration.policies.pipelined.out_of_order import FastForward
 from coppice.iteration.policies.pipelined.policy import Pipelined
-from coppice.iteration.policies.step_plans import fast_forward_order, plan_of, stage_workload
+from coppice.iteration.policies.policy import ConfiguredPolicy
+from coppice.iteration.policies.step_plans import BASELINE, fast_forward_order, plan_of, stage_workload
 from coppice.iteration.policies.tensor.policy import TensorPolicy, transformed
-from coppice.iteration.policies.whole.policy import WholePolicy
+from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step
 from coppice.iteration.running import TaskTimes
 from coppice.iteration.step.block import Step
+from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.transformer import Layout, Transformer
-from coppice.iteration.workload.steps import usual_overlap
+from coppice.iteration.workload.catalogue import LayeredModel
+from coppice.iteration.workload.steps import layered_step, usual_overlap
+from coppice.text import suggestion
+
+
+@dataclass(frozen=True, kw_only=True)
+class Composition:
+    """Compatible policies of different kinds.
+
+    Raises:
+        InputError: If two decide the same.
+    """
+
+    policies: tuple[ConfiguredPolicy, ...] = ()  # The policies; none: the baseline, in which nothing overlaps
+
+    def __post_init__(self) -> None:
+        decided: dict[str, str] = {}
+        for policy in self.policies:
+            for question in sorted(policy.decides):
+                if question in decided:
+                    both = f"{decided[question]} and {policy.name}, which both decide {question}"
+                    raise InputError(
+                        f"expected policies that decide different things, found {both}: leave one out."
+                    )
+                decided[question] = policy.name
+
+    @property
+    def name(self) -> str:
+        """Joined names."""
+        return "+".join(policy.name for policy in self.policies) or BASELINE
+
+    @property
+    def staleness(self) -> int:
+        """Gradient staleness in iterations."""
+        return max((policy.staleness for policy in self.policies), default=0)
+
+
+def named_policies(text: str) -> list[str]:
+    """Parse a text such as ``dear+breadth-first``; ``none`` is the baseline."""
+    names = [name for each in text.split("+") if (name := each.strip()) != BASELINE]
+    for name in names:
+        if name not in POLICIES:
+            near = suggestion(name, POLICIES)
+            raise InputError(f"expected policies such as ddp or dear+breadth-first, found {name!r}: {near}")
+    return names
+
+
+def owners_of(key: str, names: Sequence[str]) -> list[str]:
+    """Policies with an option of a name, or of ``POLICY.OPTION``.
+
+    Examples:
+        >>> owners_of("partition", ["bytescheduler", "1f1b"]), owners_of("1f1b.stages", ["modulo", "1f1b"])
+        (['bytescheduler'], ['1f1b'])
+    """
+    owner, _, option = key.rpartition(".")
+    return [name for name in names if POLICIES[name].option_named(option) is not None and owner in ("", name)]
+
+
+def composition_of(
+    text: str, settings: Mapping[str, Any] | None = None, *, ranks: int | None = None
+) -> Composition:
+    """Compose policies by names such as ``dear+breadth-first``.
+
+    Args:
+        text: Names with ``+`` between them; ``none`` is the baseline.
+        settings: Options by name; ``POLICY.OPTION`` where several policies have an option of that name.
+        ranks: Ranks of a tensor-parallel group, for policies that ask for them and are not told.
+
+    Examples:
+        >>> composition_of("dear+breadth-first", {"chunks": 4}).name
+        'dear+breadth-first'
+    """
+    names = named_policies(text)
+    given: dict[str, dict[str, Any]] = {name: {} for name in names}
+    for key, value in (settings or {}).items():
+        owners = owners_of(key, names)
+        if len(owners) != 1:
+            has = ", ".join(
+                f"{name}.{each}" for name in names for each in POLICIES[name].options.__struct_fields__
+            )
+            found = "none of them has" if not owners else f"{' and '.join(owners)} have"
+            raise InputError(
+                f"expected an option of {text}, found {key!r}, which {found}: they take {has or 'none'}."
+            )
+        given[owners[0]][key.rpartition(".")[2]] = value
+    for name, own in given.items():
+        if ranks is not None and "ranks" in POLICIES[name].options.__struct_fields__:
+            own.setdefault("ranks", max(2, ranks))  # a group of one exchanges nothing, whatever the policy
+    return Composition(policies=tuple(POLICIES[name].of(**given[name]) for name in names))
+
+
+def step_of(model: Transformer | LayeredModel, layout: Layout, machines: Machines) -> Step:
+    """Build the step of a model on machines.
+
+    Ranks are dealt to boxes in their order: the first stages run on the first kind. A stage that has GPUs of two kinds
+    waits for the slower one, and so do replicas that sum gradients across kinds.
+
+    Args:
+        layout: How it lies on the GPUs.
+    """
+    if isinstance(model, LayeredModel):
+        return layered_step(model, layout, machines.cluster)
+    whole = transformer_step(model, layout, machines.cluster)
+    if len(machines.kinds) == 1 or layout.pipeline == 1:
+        return whole
+    steps = [
+        transformer_step(model, layout, _of_stage(machines, layout, device))
+        for device in range(layout.pipeline)
+    ]
+    dealt = [(steps[stage % layout.pipeline], stage) for stage in range(len(whole.stages))]
+    return replace(
+        whole,
+        stages=tuple(step.stages[stage] for step, stage in dealt),
+        optimizer=tuple(step.optimizer[stage] for step, stage in dealt),
+    )
+
+
+def _of_stage(machines: Machines, layout: Layout, device: int) -> Cluster:
+    """GPUs and network of a pipeline device; of several kinds, the slowest values."""
+    size = layout.gpus // layout.pipeline
+    begin, end = device * size, (device + 1) * size
+    kinds, first = [], 0
+    for each in machines.kinds:
+        if first < end and begin < first + each.gpus:
+            kinds.append(each)
+        first += each.gpus
+    return Machines(name="", kinds=tuple(kinds)).cluster
+
 
 MOST_MESSAGES = 20_000
 """Messages of an iteration that a step is simulated with."""

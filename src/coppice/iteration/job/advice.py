@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
-from coppice.iteration.composing.compared import ComparedPolicies, ComparedPolicy
+from coppice.iteration.job.compared import ComparedPolicies, ComparedPolicy
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.step_plans import BASELINE
 from coppice.text import seconds_text

@@ -1,1 +1,0 @@
-"""Compositions of policies on a job: simulate, compare, tune, and recommend."""
