@@ -17,7 +17,7 @@ from torch import nn
 
 from coppice.iteration.running import run_tasks
 from coppice.training.torch import SummedPart, tensor_parallel
-from coppice.training.torch.overlap.recorder import measure_network
+from coppice.training.torch.core.measure import measure_network
 from lab_rank import run_model
 from paced import waited
 

@@ -13,7 +13,7 @@ from coppice.iteration.optimum import optimal_messages
 from coppice.iteration.policies.catalogue import policies_of
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.policy import Policy
-from coppice.iteration.steady import steady_iteration
+from coppice.iteration.step.workloads import steady_iteration
 from coppice.iteration.workload.catalogue import LayeredModel, any_model
 from coppice.iteration.workload.times import layer_workload
 

@@ -199,6 +199,85 @@ def test_one_module_starts_threads_that_launch() -> None:
     assert started == {LAUNCHER, *SERVE_SOCKETS}
 
 
+def called_in(rooms: tuple[str, ...], names: tuple[str, ...]) -> set[str]:
+    """Modules of some rooms that call something of these names."""
+    found = set()
+    for path in modules():
+        if room_of(name_of(path)) in rooms:
+            calls = (
+                each.func for each in ast.walk(ast.parse(path.read_text())) if isinstance(each, ast.Call)
+            )
+            if any(getattr(each, "attr", getattr(each, "id", "")) in names for each in calls):
+                found.add(name_of(path))
+    return found
+
+
+LOWER = "coppice.iteration.step.passes"
+"""The only module that makes the tasks of a training step, for `step.lower`."""
+PLANS = "coppice.iteration.policies.whole.operations"
+"""Makes the tasks of whole plans natively, a hundred thousand a plan."""
+TASKS = "coppice.iteration.tasks"
+SMALLER_GRAPHS = {
+    # What is read from files
+    "coppice.iteration.kineto",
+    "coppice.iteration.modules.timed",
+    "coppice.iteration.traces.replay",
+    # Passes of layers, from which policies take the times of blocks
+    "coppice.iteration.policies.tensor.coconet.costs",
+    "coppice.iteration.policies.tensor.half_batches",
+    "coppice.iteration.policies.tensor.recompute_windows",
+    "coppice.iteration.policies.tensor.ring_products",
+    # Orders that are found by running what is ready
+    "coppice.iteration.pipeline.stages",
+    "coppice.iteration.policies.data_parallel.tictac",
+}
+"""Others that build graphs of tasks: none of them those of a step."""
+
+
+def test_one_builder_makes_the_graph_of_a_step() -> None:
+    assert called_in(("iteration", "training", "verbs", "cli"), ("TaskGraph",)) == {LOWER, PLANS, TASKS}
+    built = called_in(("iteration", "training", "verbs", "cli"), ("TaskGraphBuilder",))
+    assert built == SMALLER_GRAPHS
+    assert called_in(("iteration",), ("graph_of_templates",)) == {"coppice.iteration.step.lower"}
+
+
+MEASURE = "coppice.training.torch.core.measure"
+
+
+def test_one_module_times_training() -> None:
+    assert called_in(("training",), ("perf_counter", "perf_counter_ns")) == {MEASURE}
+    for path in modules():
+        if room_of(name_of(path)) == "training" and name_of(path) != MEASURE:
+            assert "perf_counter" not in path.read_text(), path
+
+
+def test_one_catalogue_has_every_policy() -> None:
+    import importlib
+
+    from coppice.iteration.policies.catalogue import POLICIES
+    from coppice.iteration.policies.policy import ConfiguredPolicy
+
+    for path in modules():
+        if name_of(path).startswith("coppice.iteration.policies."):
+            importlib.import_module(name_of(path))
+
+    def below(kind: type[ConfiguredPolicy]) -> Iterator[type[ConfiguredPolicy]]:
+        for each in kind.__subclasses__():
+            yield each
+            yield from below(each)
+
+    named = {each for each in below(ConfiguredPolicy) if "name" in vars(each)}
+    assert named == set(POLICIES.values())
+    assigned = {
+        name_of(path)
+        for path in modules()
+        if room_of(name_of(path)) in ("iteration", "training")
+        for node in ast.parse(path.read_text()).body
+        if isinstance(node, (ast.Assign, ast.AnnAssign)) and "type[ConfiguredPolicy]" in ast.unparse(node)
+    }
+    assert assigned == {"coppice.iteration.policies.catalogue"}
+
+
 def test_import_is_light() -> None:
     script = (
         "import sys; before = set(sys.modules); import coppice; "

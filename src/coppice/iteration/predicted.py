@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import policy_named
-from coppice.iteration.steady import steady_iteration
+from coppice.iteration.step.workloads import steady_iteration
 
 if TYPE_CHECKING:
     from coppice.outputs.shapes.training import PolicyPlanJson

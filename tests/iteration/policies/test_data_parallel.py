@@ -16,7 +16,7 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, 
 from coppice.iteration.policies.data_parallel.sharded import ShardedPolicy
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.predicted import predict
-from coppice.iteration.steady import steady_iteration
+from coppice.iteration.step.workloads import steady_iteration
 from iteration.policies.workloads import SIX, THREE, alike, seconds, workload_of
 
 

@@ -33,7 +33,7 @@ from coppice.iteration.policies.data_parallel.tictac import (
     tic_priorities,
 )
 from coppice.iteration.policies.data_parallel.tuning import minimize_by_expected_improvement, policy_seconds
-from coppice.iteration.steady import steady_iteration
+from coppice.iteration.step.workloads import steady_iteration
 from iteration.policies.workloads import (
     SIX,
     THREE,

@@ -30,6 +30,7 @@ from coppice.training.autolrs.log import (
     State,
 )
 from coppice.training.torch import checkpoints
+from coppice.training.torch.core.agree import World
 from coppice.training.torch.losses import LearningRates, LossBuffer
 from coppice.training.torch.snapshot import (
     Snapshots,
@@ -40,7 +41,6 @@ from coppice.training.torch.snapshot import (
     set_random_state,
     unpack,
 )
-from coppice.training.torch.world import World
 
 VERSION = 1
 Policy = Literal["restore", "keep"]

@@ -18,7 +18,7 @@ import torch
 
 from coppice.errors import InputError
 from coppice.files import replacing, write_atomically
-from coppice.training.torch.world import World
+from coppice.training.torch.core.agree import World
 
 _LATEST = "LATEST"
 

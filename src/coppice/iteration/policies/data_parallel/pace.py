@@ -38,9 +38,8 @@ from coppice.iteration.policies.data_parallel.fusion import gradient_times
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.priority import cut
 from coppice.iteration.policies.policy import PositiveBytes
-from coppice.iteration.steady import steady_iteration
 from coppice.iteration.step.plan import LayerPass, Message
-from coppice.iteration.step.workloads import layers_graph
+from coppice.iteration.step.workloads import layers_graph, steady_iteration
 
 
 def due_dates(workload: LayerWorkload) -> list[float]:

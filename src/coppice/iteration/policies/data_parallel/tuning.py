@@ -18,7 +18,7 @@ from numpy.typing import NDArray
 
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.policy import Policy
-from coppice.iteration.steady import steady_iteration
+from coppice.iteration.step.workloads import steady_iteration
 
 _MARGIN = 0.1
 _NOISE = 1e-6

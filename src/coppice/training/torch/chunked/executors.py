@@ -7,7 +7,6 @@ with an event that followers' streams wait for. What fails in a thread is raised
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from typing import Any
@@ -16,6 +15,7 @@ import torch
 
 from coppice.training.torch.chunked.orders import BARRIER, OrderedPlan
 from coppice.training.torch.core.launcher import Launcher
+from coppice.training.torch.core.measure import now
 
 TaskRun = Callable[[int, int], None]
 """Does a piece and a phase of an operation."""
@@ -102,10 +102,10 @@ class TaskExecutor:
             self._await(task.after)
             run = self._runs.get(task.operation)
             self._launched[task.stream].append(number)
-            begin = time.perf_counter()
+            begin = now()
             if run is not None:
                 run(task.piece, task.phase)
-            spent = time.perf_counter() - begin
+            spent = now() - begin
             self.seconds[task.operation] = self.seconds.get(task.operation, 0.0) + spent
             self._finish(number)
 

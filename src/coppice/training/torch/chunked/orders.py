@@ -26,7 +26,7 @@ from coppice.iteration.policies.whole.operations import (
 )
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.iteration.running import run_tasks
-from coppice.training.torch.agreement import broadcast_from_first
+from coppice.training.torch.core.agree import broadcast_from_first
 
 BARRIER = -1
 """CollectivePhase of a task that only waits for all pieces."""

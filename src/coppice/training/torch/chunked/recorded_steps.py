@@ -6,7 +6,6 @@ What the phases of its collectives take here is measured: each is run by itself,
 from __future__ import annotations
 
 import statistics
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
@@ -34,6 +33,7 @@ from coppice.training.torch.chunked.step_graphs import (
     step_graph,
 )
 from coppice.training.torch.chunked.templates import CollectiveBuffers, piece_steps
+from coppice.training.torch.core.measure import DeviceClock, now
 
 STEP_SECONDS = 1e-5
 """Starts of measured phases are multiples of it."""
@@ -132,11 +132,9 @@ def _timed(
     run: Any, group: dist.ProcessGroup, everyone: dist.ProcessGroup | None, device: torch.device
 ) -> float:
     dist.barrier(group=everyone)
-    begin = time.perf_counter()
+    begin = now()
     run(group)
-    if device.type == "cuda":
-        torch.cuda.synchronize(device)
-    return time.perf_counter() - begin
+    return DeviceClock(device).now() - begin
 
 
 class RecordedStep(NamedTuple):

@@ -13,7 +13,6 @@ from __future__ import annotations
 
 import os
 import statistics
-import time
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
@@ -39,6 +38,7 @@ from coppice.training.torch.chunked.recorded_steps import (
 )
 from coppice.training.torch.chunked.sections import TensorParallelModule
 from coppice.training.torch.chunked.sharded import ShardedWeights, require_by_element
+from coppice.training.torch.core.measure import DeviceClock, now
 from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
 from coppice.training.torch.overlap.trained import trained_parameters
 
@@ -109,6 +109,7 @@ class WholeSchedule:
         for weights in self._sharded:
             weights.shard_state(optimizer)
         self.entries, self.device = self._model.entries, self._model.device
+        self._clock = DeviceClock(self.device)
         self._record: RecordedStep | None = None
         self._steps = 0
         self._times: dict[str, list[float]] = {}
@@ -123,7 +124,7 @@ class WholeSchedule:
         ]
         self._passes: list[SectionPass] = []
         self._in_step = self._in_backward = False
-        self._left = time.perf_counter()
+        self._left = now()
         self._executor: TaskExecutor | None = None
         self._plain = self._model.plain()
         self._adopt(self._plain, OrderedPlan.of(self._plain.operations.graph))
@@ -267,7 +268,7 @@ class WholeSchedule:
         made = SectionPass(self, number, x)
         self._passes.append(made)
         found = made.forward(x)
-        self._left = time.perf_counter()
+        self._left = now()
         return found
 
     def _begin_step(self) -> None:
@@ -297,7 +298,7 @@ class WholeSchedule:
 
     def left(self) -> None:
         """Called when a section's backward pass has returned to autograd."""
-        self._left = time.perf_counter()
+        self._left = now()
 
     def mean(self, number: int) -> None:
         """Called when the gradients of a section are available: queue their averaging."""
@@ -312,15 +313,15 @@ class WholeSchedule:
     def _gap(self, operation: int) -> None:
         """End the training program's own computation."""
         self._sync()
-        spent = time.perf_counter() - self._left
+        spent = now() - self._left
         if not self.planned:
             name = self.ordered.graph.operations[operation].name
             self._times.setdefault(name, []).append(spent)
         self.executor.advance(operation)
 
     def _sync(self) -> None:
-        if self.device.type == "cuda" and not self.planned:
-            torch.cuda.synchronize(self.device)
+        if not self.planned:
+            self._clock.synchronize()
 
     def _mean(self, operation: int) -> None:
         """Copy gradients into their bucket; it is averaged in plan order."""
@@ -352,7 +353,7 @@ class WholeSchedule:
         self._passes, self._in_step, self._in_backward = [], False, False
         if not self.planned:
             self._record_step()
-        self._left = time.perf_counter()
+        self._left = now()
 
     def _record_step(self) -> None:
         """End a recorded step: some are plain, some have sections in two chunks, then the plan is made."""
@@ -376,7 +377,7 @@ class WholeSchedule:
     def _gap_at_end(self) -> None:
         self._sync()
         if not self.planned:
-            self._times.setdefault("end", []).append(time.perf_counter() - self._left)
+            self._times.setdefault("end", []).append(now() - self._left)
 
     def _adopt(self, layout: StepLayout, ordered: OrderedPlan) -> None:
         """Use a plan from now on."""

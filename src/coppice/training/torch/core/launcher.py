@@ -18,7 +18,7 @@ from typing import Any, TypeVar
 import torch
 
 from coppice.errors import CheckError
-from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.core.agree import lost_rank
 
 _Item = TypeVar("_Item")
 

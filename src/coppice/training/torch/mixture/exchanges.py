@@ -9,7 +9,6 @@ parameters are added up over the pieces and handed over once.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Protocol
@@ -19,7 +18,8 @@ import torch
 import torch.distributed as dist
 
 from coppice.errors import InputError
-from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.core.agree import lost_rank
+from coppice.training.torch.core.measure import slowest_seconds
 
 TASK = "exchange tokens and sum gradients"
 """What ranks of a mixture do together."""
@@ -137,17 +137,9 @@ def exchange_start_seconds(group: Any, device: torch.device, rounds: int = 7) ->
     """Latency of a nearly empty exchange: median over rounds, of the slowest rank."""
     size = dist.get_world_size(group)
     given, output = torch.zeros(size, device=device), torch.zeros(size, device=device)
-    times = torch.zeros(rounds, dtype=torch.float64, device=device)
-    for turn in range(-1, rounds):
-        dist.barrier(group=group)
-        begin = time.perf_counter()
-        dist.all_to_all_single(output, given, group=group)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if turn >= 0:
-            times[turn] = time.perf_counter() - begin
-    dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group)
-    return float(times.median())
+    return slowest_seconds(
+        lambda: dist.all_to_all_single(output, given, group=group), group, device, rounds=rounds
+    )
 
 
 Run = Callable[[int, torch.Tensor, Mapping[str, torch.Tensor]], torch.Tensor]

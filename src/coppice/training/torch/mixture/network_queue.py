@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import contextlib
 import statistics
-import time
 from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
@@ -28,6 +27,7 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 from coppice.training.torch.core.launcher import Launcher
+from coppice.training.torch.core.measure import DeviceClock, now
 from coppice.training.torch.mixture.exchanges import (
     TASK,
     DirectExchanges,
@@ -66,11 +66,11 @@ class StepEvents:
     """Recorded steps of this rank.
 
     Args:
-        synchronize: Waits for the device, so that times are those of the work and not of its submission.
+        clock: The clock of the device.
     """
 
-    def __init__(self, synchronize: Callable[[], None] = lambda: None) -> None:
-        self._synchronize = synchronize
+    def __init__(self, clock: DeviceClock) -> None:
+        self.now = clock.now
         self._steps: list[list[StepItem]] = []
         self._after: list[float] = []
         self._items: list[StepItem] = []
@@ -78,11 +78,6 @@ class StepEvents:
         self._ended = 0.0
         # Exchanges of the step under way, in the order in which they were asked for
         self.jobs: list[NetworkJob] = []
-
-    def now(self) -> float:
-        """Time after synchronising with the device."""
-        self._synchronize()
-        return time.perf_counter()
 
     def begin(self) -> None:
         """Start a step."""
@@ -356,14 +351,14 @@ class NetworkQueue:
         stream = self._stream
         with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
             self._launcher.order_behind([job.before])
-            begin = time.perf_counter()
+            begin = now()
             for work in job.start():
                 work.wait()
             if (
                 stream is not None and self.watch is not None
             ):  # times are those of the work, not of its submission
                 stream.synchronize()
-            job.seconds = time.perf_counter() - begin
+            job.seconds = now() - begin
             job.after = self._launcher.mark()
         with self._changed:
             job.done = True

@@ -18,8 +18,9 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina
-from coppice.training.torch.agreement import broadcast_from_first
 from coppice.training.torch.attached import ModuleAttachments
+from coppice.training.torch.core.agree import broadcast_from_first
+from coppice.training.torch.core.measure import DeviceClock, measure_network
 from coppice.training.torch.mixture.exchanges import (
     DirectExchanges,
     PostedExchange,
@@ -42,7 +43,6 @@ from coppice.training.torch.mixture.planning import (
 from coppice.training.torch.mixture.skewed import PlannedExchange
 from coppice.training.torch.overlap.executors import Bucket
 from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
-from coppice.training.torch.overlap.recorder import measure_network
 from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.trained import require_alike, trained_parameters
 
@@ -276,9 +276,7 @@ class MixtureSchedule:
     def _watch(self) -> None:
         """Time a step."""
         device = self._trained[0].device
-        self._events = StepEvents(
-            (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else lambda: None
-        )
+        self._events = StepEvents(DeviceClock(device))
         self.queue.watch = self._events
 
     def _record(self) -> None:

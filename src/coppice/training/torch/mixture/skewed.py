@@ -28,7 +28,7 @@ from coppice.planners.planning import plan
 from coppice.schedule.schedule import Schedule
 from coppice.topology.load import load
 from coppice.topology.model import Topology
-from coppice.training.torch.agreement import broadcast_from_first
+from coppice.training.torch.core.agree import broadcast_from_first
 from coppice.training.torch.mixture.exchanges import all_to_all
 
 _LEVELS = 16

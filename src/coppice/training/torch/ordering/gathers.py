@@ -23,7 +23,8 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.tictac import TicTac
-from coppice.training.torch.overlap.recorder import IterationTimes, launch_plan, measure_network
+from coppice.training.torch.core.measure import DeviceClock, measure_network
+from coppice.training.torch.overlap.recorder import IterationTimes, launch_plan
 
 
 @dataclass(frozen=True)
@@ -96,7 +97,7 @@ class PrefetchOrder:
                 "expected a model that is sharded by fully_shard, found none: call it on the model first."
             )
         self._device = self._held[0][0].device
-        self._times = IterationTimes(len(self._modules), self._synchronize)
+        self._times = IterationTimes(len(self._modules), DeviceClock(self._device))
         self._started: list[int] = []
         self._ended: list[int] = []
         self._iterations = 0
@@ -134,10 +135,6 @@ class PrefetchOrder:
         for hook in self._hooks:
             hook.remove()
         self._hooks = []
-
-    def _synchronize(self) -> None:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
 
     def _begin(self, *_: object) -> None:
         """Start a forward pass; once enough are recorded, all-gathers are reordered."""

@@ -12,8 +12,6 @@ Nothing is rewritten: a module's ``forward`` is replaced on the object, its clas
 
 from __future__ import annotations
 
-import statistics
-import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -25,6 +23,7 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.order import Work
 from coppice.iteration.step.plan import LayerPass
 from coppice.training.torch.attached import ModuleAttachments
+from coppice.training.torch.core.measure import DeviceClock, Timings
 from coppice.training.torch.ordering.separable import SeparableLayer, separable_layer
 
 
@@ -55,7 +54,8 @@ class DeferredGradients:
         self._attached = ModuleAttachments()
         self._begun_split = False  # a forward pass that began whole is recomputed whole
         self._separable: set[int] = set()
-        self._seconds: list[list[float]] = [[] for _ in trained]
+        self._clocks = [DeviceClock(each.device) for each in trained]
+        self._times = Timings(DeviceClock())
         self._begun: dict[int, float] = {}
         self._deferred: tuple[int, ...] = ()
         self._gates: dict[int, tuple[_Waiting, torch.Tensor]] = {}
@@ -92,9 +92,9 @@ class DeferredGradients:
 
     def times(self) -> WeightTimes:
         """Recorded times."""
-        median = [statistics.median(times) if times else 0.0 for times in self._seconds]
-        separable = [place in self._separable and bool(times) for place, times in enumerate(self._seconds)]
-        return WeightTimes(median, separable)
+        places, found = range(len(self._trained)), self._times.medians()
+        separable = [place in self._separable and place in found for place in places]
+        return WeightTimes([found.get(place, 0.0) for place in places], separable)
 
     def adopt(self, passes: Sequence[LayerPass], tensors: Sequence[int]) -> None:
         """Defer the gradients chosen by a policy, from the next forward pass on.
@@ -119,18 +119,13 @@ class DeferredGradients:
     def starts(self, place: int) -> None:
         """Called when a deferred gradient begins."""
         if self.timing:
-            self._begun[place] = self._now(place)
+            self._begun[place] = self._clocks[place].now()
 
     def arrived(self, place: int) -> None:
         """Called when a gradient is accumulated."""
         begun = self._begun.pop(place, None)
         if begun is not None:
-            self._seconds[place].append(self._now(place) - begun)
-
-    def _now(self, place: int) -> float:
-        if self._trained[place].is_cuda:
-            torch.cuda.synchronize(self._trained[place].device)
-        return time.perf_counter()
+            self._times.add(place, self._clocks[place].now() - begun)
 
     def _gate(self, place: int) -> tuple[_Waiting, torch.Tensor]:
         parameter = self._trained[place]

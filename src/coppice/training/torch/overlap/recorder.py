@@ -20,7 +20,6 @@ from __future__ import annotations
 
 import itertools
 import statistics
-import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -40,8 +39,9 @@ from coppice.iteration.policies.catalogue import policy_named
 from coppice.iteration.policies.data_parallel.ddp import Bucketed
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.running import run_tasks
-from coppice.iteration.steady import steady_iteration
 from coppice.iteration.step.plan import Message
+from coppice.iteration.step.workloads import steady_iteration
+from coppice.training.torch.core.measure import DeviceClock, measure_network
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients
 from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.late import uncompiled
@@ -139,55 +139,6 @@ def launch_plan(policy: DataParallelPolicy, workload: LayerWorkload, tensors: Se
     )
 
 
-_SMALL_BYTES = 16 * 1024
-_IN_A_ROW_BYTES = 256 * 1024
-_LARGE_COUNT = 2
-_LARGEST_BYTES = 32 * 2**20
-_ENOUGH_S = 0.03
-_ROUNDS = 5
-
-
-def measure_network(
-    group: dist.ProcessGroup, device: torch.device, *, small_bytes: int = _SMALL_BYTES
-) -> tuple[float, float]:
-    """Bytes per second and seconds per message of an all-reduce, equal on all ranks.
-
-    Messages follow each other as in training, each handed over before the one before it has ended. Sizes grow until one
-    takes long enough to be told from noise.
-
-    Args:
-        small_bytes: The smaller size. Among more than two ranks short messages wait for their rounds, not for their
-            bytes, so that the cost per message is that of messages about as short as those to be sent.
-    """
-    small = _seconds(group, device, small_bytes, max(4, _IN_A_ROW_BYTES // small_bytes))
-    size, large = small_bytes, small
-    while large < _ENOUGH_S and size < _LARGEST_BYTES:
-        size *= 8
-        large = _seconds(group, device, size, _LARGE_COUNT)
-    if size == small_bytes:
-        size *= 2
-        large = _seconds(group, device, size, _LARGE_COUNT)
-    rate = max((size - small_bytes) / max(large - small, 1e-9), 1.0)
-    return rate, max(small - small_bytes / rate, 0.0)
-
-
-def _seconds(group: dist.ProcessGroup, device: torch.device, size_bytes: int, count: int) -> float:
-    """Time of one of several consecutive messages: median over rounds of the slowest rank."""
-    tensors = [torch.zeros(size_bytes // 4, device=device) for _ in range(count)]
-    times = torch.zeros(_ROUNDS, dtype=torch.float64, device=device)
-    for turn in range(-1, _ROUNDS):
-        dist.barrier(group=group)
-        begin = time.perf_counter()
-        for work in [dist.all_reduce(tensor, group=group, async_op=True) for tensor in tensors]:
-            work.wait()
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
-        if turn >= 0:
-            times[turn] = (time.perf_counter() - begin) / count
-    dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group)
-    return float(times.median())
-
-
 class Readers(TorchFunctionMode):
     """Trace of a forward pass.
 
@@ -259,11 +210,11 @@ class IterationTimes:
 
     Args:
         count: Number of trained parameters.
-        synchronize: Waits for the device, so that times are those of the work and not of its submission.
+        clock: The clock of the device.
     """
 
-    def __init__(self, count: int, synchronize: Callable[[], None] = lambda: None) -> None:
-        self._synchronize = synchronize
+    def __init__(self, count: int, clock: DeviceClock) -> None:
+        self._now = clock.now
         self._forward: list[list[float]] = [[] for _ in range(count)]
         self._backward: list[list[float]] = [[] for _ in range(count)]
         self.ready: list[int] = []
@@ -277,10 +228,6 @@ class IterationTimes:
         self._begin = 0.0
         self._turned = 0.0
         self._arrived: list[tuple[float, int]] = []
-
-    def _now(self) -> float:
-        self._synchronize()
-        return time.perf_counter()
 
     def begin_forward(self) -> None:
         """Called when the model starts."""
@@ -367,7 +314,7 @@ class Recorder:
         self._watch, self._recorded = watch, recorded
         device = trained[0].device
         self._network = network or measure_network(streams.group("network"), device)
-        self._times = IterationTimes(len(trained), _synchronizer(device))
+        self._times = IterationTimes(len(trained), DeviceClock(device))
         self._readers: Readers | None = None
         self._read_order: list[int] = []
         self._arrival: list[int] = []
@@ -492,9 +439,3 @@ class Recorder:
             for _, alike in groupby(self._read_order, key=lambda each: [id(one) for one in readers[each]])
             for place in sorted(alike, key=lambda each: -arrived.get(each, 0))
         ]
-
-
-def _synchronizer(device: torch.device) -> Callable[[], None]:
-    if device.type == "cuda":
-        return lambda: torch.cuda.synchronize(device)
-    return lambda: None

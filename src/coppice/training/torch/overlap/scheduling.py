@@ -17,8 +17,8 @@ from coppice.iteration.policies.whole.centauri import Centauri
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
-from coppice.training.torch.agreement import require_equal_arguments
 from coppice.training.torch.chunked.whole import schedule_whole_step
+from coppice.training.torch.core.agree import require_equal_arguments
 from coppice.training.torch.mixture.schedule import schedule_mixture
 from coppice.training.torch.overlap.pending import ScheduledOptimizer
 from coppice.training.torch.overlap.recorder import data_parallel_policy

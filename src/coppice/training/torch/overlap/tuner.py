@@ -9,7 +9,6 @@ one whatever is tried.
 from __future__ import annotations
 
 import itertools
-import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -21,7 +20,8 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.online import MeasuredTrial, OnlineTuner
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.training.torch.agreement import broadcast_from_first
+from coppice.training.torch.core.agree import broadcast_from_first
+from coppice.training.torch.core.measure import DeviceClock
 from coppice.training.torch.overlap.streams import Streams
 
 TUNER_KEY = "tuning_trials"
@@ -66,6 +66,7 @@ class TrainingTuner:
         self.trials: list[MeasuredTrial] = []  # What was measured
         self.active = False  # There are trials to come
         self._options, self._streams, self._device = options, streams, device
+        self._clock = DeviceClock(device)
         self._tuner: OnlineTuner | None = None
         self._iteration = 0
         self._ticks: list[float] = []
@@ -96,7 +97,7 @@ class TrainingTuner:
         count, window = self._iteration, self._options.window
         self._iteration += 1
         if count % window == 0 and self._first:
-            self._ticks.append(self._now())
+            self._ticks.append(self._clock.now())
         if count < window * (1 + _WINDOWS):
             return policy
         self._iteration, ticks = 1, self._ticks  # this one is the first of the next trial
@@ -150,8 +151,3 @@ class TrainingTuner:
     def _object_device(self) -> torch.device | None:
         """Device for NCCL's object broadcasts; None: the group's default."""
         return self._device if self._device.type == "cuda" else None
-
-    def _now(self) -> float:
-        if self._device.type == "cuda":
-            torch.cuda.synchronize(self._device)
-        return time.perf_counter()

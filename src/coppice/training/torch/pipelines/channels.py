@@ -9,7 +9,6 @@ that does not wait for itself ends, on backends that tell messages by tags and o
 from __future__ import annotations
 
 import statistics
-import time
 from collections import deque
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -21,7 +20,8 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import StagePass, Work
-from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.core.agree import lost_rank
+from coppice.training.torch.core.measure import DeviceClock
 from coppice.training.torch.pipelines.messages import LinkTokens
 
 
@@ -249,9 +249,9 @@ class StageChannels:
         self.finish()
         other = hop[1] if own == hop[0] else hop[0]
         tensors = [kind.empty(self._device) for kind in self.kinds[key]]
-        found = []
+        found, clock = [], DeviceClock(self._device)
         for _ in range(rounds):
-            begin = time.perf_counter()
+            begin = clock.now()
             for go in (True, False) if own == hop[0] else (False, True):
                 for tensor in tensors:
                     if go:
@@ -259,9 +259,7 @@ class StageChannels:
                     else:
                         group = self._groups[self._from(other)]
                         self._wait(dist.irecv(tensor, self._rank(other), group))
-            if self._device.type == "cuda":
-                torch.cuda.synchronize(self._device)
-            found.append((time.perf_counter() - begin) / 2)
+            found.append((clock.now() - begin) / 2)
         self.finish()
         return statistics.median(found[1:])
 

@@ -6,10 +6,7 @@ goes by itself. Times of its passes, and of the network between ranks, are recor
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Any
@@ -26,10 +23,9 @@ from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.pipelined.fold3d import Fold3D
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt
 from coppice.iteration.policies.pipelined.trirace import TriRace
-from coppice.iteration.steady import steady_iteration
 from coppice.iteration.step.lower import StepGraph
-from coppice.iteration.step.workloads import stages_graph
-from coppice.training.torch.overlap.recorder import measure_network
+from coppice.iteration.step.workloads import stages_graph, steady_iteration
+from coppice.training.torch.core.measure import Timings, measure_network
 from coppice.training.torch.pipelines.channels import PipelineLayout
 from coppice.training.torch.pipelines.messages import EMBEDDING, GRADIENTS
 
@@ -241,43 +237,9 @@ def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> t
     return _whole(workload, order.stages)
 
 
-class PassTimes:
-    """Times of passes in seconds, by stage and kind.
-
-    Args:
-        device: Where they run.
-    """
-
-    def __init__(self, device: torch.device) -> None:
-        self._seconds: dict[tuple[int, Work], list[float]] = {}
-        self._synchronize: Callable[[], None] = (
-            (lambda: torch.cuda.synchronize(device)) if device.type == "cuda" else (lambda: None)
-        )
-
-    @contextmanager
-    def timed(self, stage: int, work: Work) -> Iterator[None]:
-        """Time a pass."""
-        self._synchronize()
-        begin = time.perf_counter()
-        yield
-        self._synchronize()
-        self._seconds.setdefault((stage, work), []).append(time.perf_counter() - begin)
-
-    def forget(self) -> None:
-        """Discard the times, after the untypical first iteration."""
-        self._seconds.clear()
-
-    def medians(self) -> dict[tuple[int, str], float]:
-        """Medians of the times."""
-        return {
-            (stage, work.value): statistics.median(seconds)
-            for (stage, work), seconds in self._seconds.items()
-        }
-
-
 def gathered_costs(
     layout: PipelineLayout,
-    times: PassTimes,  # Times of the passes of this device
+    times: Timings,  # Times of the passes of this device
     # For each stage of this device bytes of its gradients, of its embedding, and the share of rows touched
     own: Mapping[int, tuple[float, float, float]],
     *,
@@ -297,11 +259,11 @@ def gathered_costs(
     sizes = {stage: value for each in row for stage, value in each[1].items()}
     forward, backward, weight = [], [], []
     for stage in range(stages):
-        forward.append(medians.get((stage, Work.FORWARD.value), 0.0))
-        parts = medians.get((stage, Work.WEIGHT.value))
-        whole = medians.get((stage, Work.BACKWARD.value))
+        forward.append(medians.get((stage, Work.FORWARD), 0.0))
+        parts = medians.get((stage, Work.WEIGHT))
+        whole = medians.get((stage, Work.BACKWARD))
         if parts is not None:
-            halves = medians.get((stage, Work.INPUT.value), 0.0) + parts
+            halves = medians.get((stage, Work.INPUT), 0.0) + parts
             whole = halves if whole is None else whole
             weight.append(min(parts, whole))
         else:

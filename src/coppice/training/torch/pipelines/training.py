@@ -20,12 +20,12 @@ from torch import nn
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, target_of
-from coppice.training.torch.agreement import require_equal_arguments
 from coppice.training.torch.attached import ModuleAttachments
+from coppice.training.torch.core.agree import require_equal_arguments
+from coppice.training.torch.core.measure import DeviceClock, Timings
 from coppice.training.torch.pipelines.channels import PipelineLayout, StageChannels, TensorKind
 from coppice.training.torch.pipelines.messages import DeviceRecord, LinkTokens
 from coppice.training.torch.pipelines.plan import (
-    PassTimes,
     PipelinePlan,
     StageCosts,
     gathered_costs,
@@ -133,7 +133,9 @@ class PipelineTraining:
             tokens=tokens,
             max_norm=max_norm,
         )
-        self._times: PassTimes | None = PassTimes(self._device) if workload is None and recorded else None
+        self._times: Timings | None = (
+            Timings(DeviceClock(self._device)) if workload is None and recorded else None
+        )
         self._inputs: dict[int, tuple[torch.Tensor, ...]] = {}
         self._targets: dict[int, Any] = {}
         self._given: dict[StagePass, list[torch.Tensor]] = {}  # between stages of this device
@@ -359,7 +361,7 @@ class PipelineTraining:
         return str(each) if self.plan.staleness else f"{each} of {self.iteration}"
 
     def _timed(self, each: StagePass) -> AbstractContextManager[None]:
-        return nullcontext() if self._times is None else self._times.timed(each.stage, each.work)
+        return nullcontext() if self._times is None else self._times.timed((each.stage, each.work))
 
     def _planned(self, workload: LayerWorkload, costs: StageCosts) -> PipelinePlan:
         settings = dict(self._settings)

@@ -28,7 +28,7 @@ import torch
 from coppice.arguments import checked
 from coppice.decoding import decodable
 from coppice.errors import CheckError, CoppiceError, InputError
-from coppice.training.torch.core.errors import reason_of
+from coppice.training.torch.core.agree import reason_of
 
 _HEADER = struct.Struct("<BIiQ")
 _MOST_BYTES = 2**40

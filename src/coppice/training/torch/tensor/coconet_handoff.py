@@ -22,7 +22,7 @@ from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.coconet.costs import Tuned, autotune
 from coppice.iteration.policies.tensor.coconet.program import OpKind, pipeline_handoff
 from coppice.topology.model import Topology
-from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.core.agree import lost_rank
 from coppice.training.torch.tensor.passes_hops import (
     MeasuredCosts,
     MeasuredMachine,

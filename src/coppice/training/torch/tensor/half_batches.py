@@ -13,9 +13,6 @@ halves have passed its part.
 
 from __future__ import annotations
 
-import statistics
-import time
-from collections import deque
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
@@ -28,6 +25,7 @@ from torch.autograd.function import once_differentiable
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.half_batches import PASS_IS_OVER, HalfBatches, HalfSegment, HalvedBlock
 from coppice.iteration.policies.tensor.oases import TwoHalves
+from coppice.training.torch.core.measure import DeviceClock, Timings
 from coppice.training.torch.tensor.half_batches_parts import ActivationSum, parts_of
 from coppice.training.torch.tensor.recompute_saved import DeviceState
 
@@ -70,7 +68,7 @@ class HalvedBlocks(nn.Sequential):
         # the names of the simulation
         self.launched: list[str] = []
         # Seconds of the last computations by name, as the host sees them
-        self.times: dict[str, deque[float]] = {}
+        self.times = Timings(DeviceClock(), kept=_KEPT_TIMES)
         self.summed_bytes: dict[int, int] = {}  # Bytes of the sum of a half, by parts
         self.parts = parts  # The parts of all blocks in a row
         self._halves = HalfBatches(
@@ -112,14 +110,12 @@ class HalvedBlocks(nn.Sequential):
         Args:
             network: Bytes per second and seconds per message of sums.
         """
-        if not self.times:
+        if not self.times.medians():
             raise InputError("expected passes to tell the times of, found none: train some iterations first.")
         rate, latency = network
 
         def median(kind: str, number: int) -> float:
-            names = [f"{kind}{self._halves.first + number} of {half}" for half in _HALVES]
-            found = [each for name in names for each in self.times.get(name, ())]
-            return statistics.median(found) if found else 0.0
+            return self.times.median(*(f"{kind}{self._halves.first + number} of {half}" for half in _HALVES))
 
         blocks = []
         for number in range(len(self.parts)):
@@ -327,10 +323,8 @@ class _HalfRun:
     def _computing(self, name: str) -> Iterator[None]:
         """Context that records a computation."""
         self.blocks.launched.append(name)
-        begin = time.perf_counter()
-        yield
-        times = self.blocks.times.setdefault(name, deque(maxlen=_KEPT_TIMES))
-        times.append(time.perf_counter() - begin)
+        with self.blocks.times.timed(name):
+            yield
 
 
 class _PartNode(torch.autograd.Function):

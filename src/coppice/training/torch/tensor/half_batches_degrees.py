@@ -26,7 +26,7 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.half_batches import HalvedBlock, RegroupedHalves, regrouped_before
 from coppice.iteration.policies.tensor.oases import TwoHalves
-from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.core.agree import lost_rank
 from coppice.training.torch.tensor.half_batches import HalvedBlocks
 from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of
 from coppice.training.torch.tensor.passes_hops import all_gather_single

@@ -21,7 +21,7 @@ from torch import nn
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.core.agree import lost_rank
 
 
 class ActivationSum:

@@ -9,7 +9,6 @@ Costs, for the gate of the passes, are given, or measured by all ranks together.
 
 from __future__ import annotations
 
-import time
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -27,7 +26,8 @@ from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.coconet.costs import Machine
 from coppice.iteration.policies.tensor.coconet.program import OpKind, TensorProgram
 from coppice.topology.model import Topology
-from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.core.agree import lost_rank
+from coppice.training.torch.core.measure import rate_and_start, slowest_seconds
 
 _TAG = 0x7C0C
 """Above the tags that training programs choose; the way around the ring is added."""
@@ -107,7 +107,6 @@ reduce_scatter_single: Any = getattr(dist, "reduce_scatter_single", None) or dis
 
 _KINDS = ("hop", "all_gather", "reduce_scatter", "all_reduce")
 _SMALL, _LARGE = 4096, 2**20
-_ROUNDS = 5
 _WIDTH = 384  # of the product that is timed
 
 
@@ -202,7 +201,7 @@ def modelled_costs(
     found = {}
     for kind in _KINDS[1:]:
         small, large = (known.cost(kind, float(size), group).seconds for size in (_SMALL, _LARGE))
-        found[kind] = _line(small, large, _SMALL, _LARGE)
+        found[kind] = rate_and_start(small, large, _SMALL, _LARGE)
     rate, message = found["all_gather"]
     found["hop"] = (rate * (ranks - 1) / ranks, message / (ranks - 1))
     return MeasuredCosts(ranks=ranks, flops_per_s=flops_per_s, network=found)
@@ -225,21 +224,14 @@ def measured_costs(
             if around_bytes is not None:  # a hop carries a shard
                 ends = (around_bytes // (2 * ranks) if kind == "hop" else around_bytes // 2, 2 * around_bytes)
             small, large = (_seconds(kind, size, group, device) for size in ends)
-            network[kind] = _line(small, large, *ends)
+            network[kind] = rate_and_start(small, large, *ends)
         if flops_per_s is None:
             flops_per_s = 2.0 * _WIDTH**3 / _seconds("product", 0, group, device)
     return MeasuredCosts(ranks=ranks, flops_per_s=flops_per_s, network=network)
 
 
-def _line(small: float, large: float, small_bytes: int, large_bytes: int) -> tuple[float, float]:
-    """Fit rate and latency to the times of two sizes."""
-    rate = (large_bytes - small_bytes) / max(large - small, 1e-9)
-    return rate, max(small - small_bytes / rate, 0.0)
-
-
 def _seconds(kind: str, size_bytes: int, group: dist.ProcessGroup, device: torch.device) -> float:
     ranks, rank = dist.get_world_size(group), dist.get_rank(group)
-    times = torch.zeros(_ROUNDS, dtype=torch.float64, device=device)
     whole = torch.zeros(size_bytes // 4, device=device)
     shard = torch.zeros(size_bytes // 4 // ranks, device=device)
     whole = whole[: shard.numel() * ranks]
@@ -257,14 +249,5 @@ def _seconds(kind: str, size_bytes: int, group: dist.ProcessGroup, device: torch
             dist.all_reduce(whole, group=group)
         else:
             torch.mm(square, square)
-        if device.type == "cuda":
-            torch.cuda.synchronize(device)
 
-    for turn in range(-1, _ROUNDS):
-        dist.barrier(group=group)
-        begin = time.perf_counter()
-        act()
-        if turn >= 0:
-            times[turn] = time.perf_counter() - begin
-    dist.all_reduce(times, op=dist.ReduceOp.MAX, group=group)
-    return float(times.median())
+    return slowest_seconds(act, group, device)

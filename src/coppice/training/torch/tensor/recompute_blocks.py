@@ -12,11 +12,9 @@ Gradients are computed by autograd in the graph of plain blocks, of which saved 
 
 from __future__ import annotations
 
-import statistics
-import time
 import weakref
-from collections.abc import Iterator, Sequence
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from collections.abc import Sequence
+from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +26,7 @@ from coppice.errors import InputError
 from coppice.iteration.policies.tensor.lynx import WindowedRecompute
 from coppice.iteration.policies.tensor.recompute_windows import KEPT, LayerWindows, RecomputedOp, least_bytes
 from coppice.iteration.policies.tensor.stage_windows import stage_bytes
+from coppice.training.torch.core.measure import DeviceClock, Timings
 from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of
 from coppice.training.torch.tensor.recompute_saved import DroppedCall, SavedActivations, places
 
@@ -104,8 +103,8 @@ class RecomputeRecorder:
     def __init__(self, device: torch.device, names: Sequence[Sequence[str]], windows: int) -> None:
         self._names = names
         self._windows = windows
-        self._device = device
-        self._seconds: dict[tuple[object, ...], list[float]] = {}
+        # Times of operations (`recompute`, block, operation) and of windows (pass, number)
+        self.times = Timings(DeviceClock(device))
         self._sizes: dict[tuple[int, int], int] = {}
         self._fixed = 0
         self._begun = 0
@@ -114,7 +113,7 @@ class RecomputeRecorder:
         """Start a forward pass; the first one's times are dropped if there are others."""
         self._begun += 1
         if self._begun == 2:
-            self._seconds.clear()
+            self.times.forget()
 
     def size(self, block: int, op: int, size_bytes: int) -> None:
         """Record the bytes of an operation."""
@@ -123,18 +122,6 @@ class RecomputeRecorder:
     def fixed(self, size_bytes: int) -> None:
         """Record the other activation bytes of a block."""
         self._fixed = max(size_bytes, self._fixed)
-
-    @contextmanager
-    def timed(self, *what: object) -> Iterator[None]:
-        """Time an operation (``"recompute"``, block, operation) or a window (pass, number)."""
-        begin = self._now()
-        yield
-        self._seconds.setdefault(what, []).append(self._now() - begin)
-
-    def _now(self) -> float:
-        if self._device.type != "cpu":
-            torch.get_device_module(self._device).synchronize(self._device)
-        return time.perf_counter()
 
     def agreed(self, group: dist.ProcessGroup | None, *, ranks: int) -> RecordedBlock:
         """Recorded blocks: times of the first rank, the largest sizes of all."""
@@ -174,12 +161,7 @@ class RecomputeRecorder:
 
     def _medians(self) -> tuple[list[float], dict[str, tuple[float, ...]]]:
         """Median times of operations and windows; 0 for those that have not run."""
-
-        def median(*whats: tuple[object, ...]) -> float:
-            seconds = [each for what in whats for each in self._seconds.get(what, ())]
-            return statistics.median(seconds) if seconds else 0.0
-
-        blocks = range(len(self._names))
+        median, blocks = self.times.median, range(len(self._names))
         return (
             [median(*(("recompute", block, op) for block in blocks)) for op in range(len(self._names[0]))],
             {when: tuple(median((when, number)) for number in range(self._windows)) for when in ("F", "B")},
@@ -426,7 +408,7 @@ class _RecomputeRun:
         return self._windows * (self._last + 1 - number)
 
     def _timed(self, *what: object) -> AbstractContextManager[None]:
-        return nullcontext() if self._recorder is None else self._recorder.timed(*what)
+        return nullcontext() if self._recorder is None else self._recorder.times.timed(what)
 
     def _say(self, name: str) -> None:
         self.blocks.launched.append(name)

@@ -26,7 +26,7 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.ring_products import RingStep, shard_sizes
 from coppice.iteration.policies.tensor.triggered import TriggeredProduct
-from coppice.training.torch.core.errors import lost_rank
+from coppice.training.torch.core.agree import lost_rank
 from coppice.training.torch.tensor.triggered_memory import Event, TileGrid, TrackedMemory
 
 _BUFFERS = 2  # products take turns: when one begins no rank is in the one before the last any more
