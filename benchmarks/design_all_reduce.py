@@ -29,7 +29,7 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Link, Node, Topology
 from tables import Table, replace_generated

@@ -35,7 +35,7 @@ from coppice.run.lab.blueprint import draw, load_of
 from coppice.run.lab.launch import launch_mpi, launch_ranks
 from coppice.run.lab.namespaces import BURST_BYTES, Lab, build, remove
 from coppice.run.planned import choose_pieces
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.simulation.simulator import simulate
 from coppice.topology import scale_nodes, subset
 from coppice.topology.model import Link, Node, NodeKind, Topology

@@ -20,7 +20,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find, make
-from coppice.schedule.layout import chunk_bounds
+from coppice.schedule.lower import chunk_bounds
 from coppice.schedule.schedule import Schedule
 from coppice.topology.presets import preset
 

@@ -35,8 +35,7 @@ def by_shm(directory: str, rank: int, ranks: int, *, only_copy: bool) -> dict[in
     """The engine of shared memory, or copies from one private buffer to another."""
     from coppice.collectives import Collective
     from coppice.run.engines.datatype import DataType
-    from coppice.run.engines.shared_memory.engine import ShmEngine
-    from coppice.run.engines.shared_memory.setup import directory_exchange
+    from coppice.run.engines.shared_memory import ShmEngine, directory_exchange
 
     engine = ShmEngine.connect(rank, ranks, directory_exchange(directory, rank, ranks))
 

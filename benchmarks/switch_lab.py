@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from coppice.collectives import Collective
-from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationCase
 from coppice.innetwork.systems.switchml import slot_run
 from coppice.innetwork.systems.windows import ValueFrame
 from coppice.run.bench.measuring import busy_share, core_times

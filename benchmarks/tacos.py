@@ -30,7 +30,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.synthesis.method import Request
 from coppice.planners.synthesis.synthesizing import synthesize
-from coppice.planners.synthesis.tacos.matching import TacosOptions, synthesize_tacos
+from coppice.planners.synthesis.tacos import TacosOptions, synthesize_tacos
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from tables import Table, number, replace_generated

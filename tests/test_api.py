@@ -19,7 +19,7 @@ import coppice
 from coppice.cli import COMMANDS
 from coppice.errors import InputError
 from coppice.topology.readers import to_networkx
-from coppice.tuning.settings import settings_text
+from coppice.tuning.building import settings_text
 from support.paths import ROOT
 
 BOX = "dgx-a100"
@@ -351,7 +351,7 @@ class TestWrongArguments:
     def test_help_is_where_messages_say(self, cluster: coppice.Topology) -> None:
         with pytest.raises(coppice.InputError, match=r"see help\(coppice\.plan\)"):
             coppice.plan(cluster, 4)  # type: ignore[arg-type]
-        with pytest.raises(coppice.InputError, match=r"see help\(coppice\.tuning\.settings\.settings_text\)"):
+        with pytest.raises(coppice.InputError, match=r"see help\(coppice\.tuning\.building\.settings_text\)"):
             settings_text(4)  # type: ignore[arg-type]
 
 

@@ -55,12 +55,12 @@ if TYPE_CHECKING:
     from coppice.doctor.diagnose import diagnose as doctor
     from coppice.doctor.framework import Diagnosis
     from coppice.errors import CheckError, CoppiceError, InputError, MissingExtraError, UnreachableError
-    from coppice.export.exported import Exported
+    from coppice.export.formats import Exported
     from coppice.export.importing import import_plan
     from coppice.export.registry import export
     from coppice.language import ChunkProgram, ChunkRef, CompiledProgram, compile_program
     from coppice.logs.reading import read_logs
-    from coppice.planners.algorithms.listing import listed as algorithms
+    from coppice.planners.choice import listed as algorithms
     from coppice.planners.forest.repairing import RepairedResult, repair
     from coppice.planners.planning import PlannedResult
     from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
@@ -70,29 +70,26 @@ if TYPE_CHECKING:
     from coppice.schedule.forest import Forest
     from coppice.schedule.plan import Plan
     from coppice.schedule.schedule import Schedule
-    from coppice.schedule.trees import Tree
+    from coppice.schedule.shape import Tree
     from coppice.schedule.verification.report import Report
     from coppice.schedule.verification.verify import verify
     from coppice.selection import Selection
     from coppice.simulation import Model, Timeline
     from coppice.simulation.models import model_of as model
-    from coppice.topology.composition.joining import join as compose
-    from coppice.topology.degrading import degrade
-    from coppice.topology.load import load
+    from coppice.topology.load import degrade, load
+    from coppice.topology.load import join as compose
     from coppice.topology.model import Link, Node, NodeKind, Topology
     from coppice.topology.readers.document import write_topology
     from coppice.verbs import switch, train, tune
     from coppice.verbs.bench import bench
     from coppice.verbs.bounding import bound
-    from coppice.verbs.comparing import compare
     from coppice.verbs.planning import plan
-    from coppice.verbs.selecting import select
-    from coppice.verbs.simulating import simulate
+    from coppice.verbs.simulating import compare, select, simulate
 
 _LAZY = {
     "model": "coppice.simulation.models:model_of",
-    "degrade": "coppice.topology.degrading",
-    "compose": "coppice.topology.composition.joining:join",
+    "degrade": "coppice.topology.load",
+    "compose": "coppice.topology.load:join",
     "Bound": "coppice.bounds.result",
     "CheckError": "coppice.errors",
     "ChunkProgram": "coppice.language",
@@ -103,7 +100,7 @@ _LAZY = {
     "CoppiceError": "coppice.errors",
     "Diagnosis": "coppice.doctor",
     "Explanation": "coppice.schedule.explanation",
-    "Exported": "coppice.export.exported",
+    "Exported": "coppice.export.formats",
     "Forest": "coppice.schedule.forest",
     "InputError": "coppice.errors",
     "Link": "coppice.topology.model",
@@ -122,15 +119,15 @@ _LAZY = {
     "SynthesizedResult": "coppice.planners.synthesis.synthesizing",
     "Timeline": "coppice.simulation",
     "Topology": "coppice.topology.model",
-    "Tree": "coppice.schedule.trees",
+    "Tree": "coppice.schedule.shape",
     "UnreachableError": "coppice.errors",
     "train": "coppice.verbs.train:",
     "tune": "coppice.verbs.tune:",
     "switch": "coppice.verbs.switch:",
     "bench": "coppice.verbs.bench",
-    "algorithms": "coppice.planners.algorithms.listing:listed",
+    "algorithms": "coppice.planners.choice:listed",
     "bound": "coppice.verbs.bounding",
-    "compare": "coppice.verbs.comparing",
+    "compare": "coppice.verbs.simulating",
     "compile_program": "coppice.language",
     "explain": "coppice.schedule.explanation",
     "import_plan": "coppice.export.importing",
@@ -140,7 +137,7 @@ _LAZY = {
     "read_logs": "coppice.logs.reading",
     "read_plan": "coppice.schedule.files.plan_file",
     "repair": "coppice.planners.forest.repairing",
-    "select": "coppice.verbs.selecting",
+    "select": "coppice.verbs.simulating",
     "simulate": "coppice.verbs.simulating",
     "synthesize": "coppice.planners.synthesis.synthesizing",
     "verify": "coppice.schedule.verification.verify",

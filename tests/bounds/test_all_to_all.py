@@ -29,7 +29,7 @@ from coppice.bounds.lp.rescaling import rescaled_vertex
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.flow.planner import plan_all_to_all, routed_schedule
+from coppice.planners.flow import plan_all_to_all, routed_schedule
 from coppice.planners.planning import plan
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.schedule.verification.verify import cut_inv_rate

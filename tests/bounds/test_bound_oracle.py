@@ -13,8 +13,7 @@ from coppice import _core
 from coppice.bounds import Problem, bound
 from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.bounds.lp.simplex import solve_in_integers
-from coppice.bounds.max_flow import narrow_cuts
-from coppice.bounds.network import Network
+from coppice.bounds.network import Network, narrow_cuts
 from coppice.bounds.tree_units import fixed_trees
 from coppice.collectives import Collective
 from coppice.planners.forest.planner import plan_forest

@@ -16,9 +16,8 @@ from typer.testing import CliRunner
 from coppice.bounds import bound
 from coppice.bounds.describe import crossing, describe_cut, describe_ranks
 from coppice.bounds.figures import MOST_HELPED, bound_figures, bound_record
-from coppice.bounds.problem import Problem
+from coppice.bounds.problem import Problem, parse_demands, parse_weights, read_demands, read_weights
 from coppice.bounds.result import Bound
-from coppice.bounds.weights import parse_demands, parse_weights, read_demands, read_weights
 from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.errors import InputError

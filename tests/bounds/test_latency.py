@@ -14,7 +14,7 @@ from coppice.bounds.latency import latency_bound
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.strategies import CONNECTED_FAMILIES, disconnected, seeded

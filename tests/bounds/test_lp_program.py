@@ -11,8 +11,7 @@ from hypothesis import strategies as st
 
 from coppice import _core
 from coppice.bounds.attainable import attainable_rate, in_network_bound
-from coppice.bounds.lp.certified import certified_multipliers
-from coppice.bounds.lp.program import Constraint, LinearProgram
+from coppice.bounds.lp.program import Constraint, LinearProgram, certified_multipliers
 from coppice.bounds.lp.refinement import SquareSystem, from_binary, solve_exactly
 from coppice.bounds.network import Network, cut_bound
 from coppice.bounds.problem import Problem

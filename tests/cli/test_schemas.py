@@ -30,7 +30,7 @@ from coppice.outputs.schema import (
     shapes_below,
 )
 from coppice.outputs.shapes.nouns import Exact, ModelJson
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from support.outputs import checked_document, faults
 from support.paths import ROOT
 

@@ -11,10 +11,9 @@ from pathlib import Path
 import pytest
 
 from coppice import compare
-from coppice.comparison.in_network_split import split_on_cluster
+from coppice.comparison.in_network import split_on_cluster
 from coppice.errors import InputError
-from coppice.innetwork.clusters import cluster_system
-from coppice.innetwork.clusters.modelled import with_adding
+from coppice.innetwork.clusters import cluster_system, with_adding
 from coppice.innetwork.systems import SYSTEMS
 from coppice.options.names import AGGREGATING
 from coppice.topology.presets import preset

@@ -20,7 +20,7 @@ from coppice.export.chakra.reading import ChakraNodeType, read_chakra
 from coppice.export.chakra.traces import ChakraTrace, chakra_trace
 from coppice.planners.algorithms.catalogue import algorithms, case_of, find, make
 from coppice.planners.planning import plan
-from coppice.schedule.layout import chunk_bounds
+from coppice.schedule.lower import chunk_bounds
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology

@@ -17,8 +17,7 @@ from coppice.export.formats import MscclXmlOptions
 from coppice.export.importing import import_plan
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.export import export_msccl_xml
-from coppice.export.msccl.judging import judge_document
-from coppice.export.msccl.reader import program_of
+from coppice.export.msccl.reader import judge_document, program_of
 from coppice.planners.planning import plan
 from coppice.program.dialects.thread_blocks.program import Program, StepOp
 from coppice.program.dialects.thread_blocks.verify import verify_program

@@ -10,8 +10,7 @@ import pytest
 
 from coppice.cli.export import export
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import NcclTopoXmlOptions
+from coppice.export.formats import Exported, NcclTopoXmlOptions
 from coppice.export.nccl.topo_xml import MOST_NODES, export_nccl_topo_xml, ports_of, xml_text
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset

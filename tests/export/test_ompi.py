@@ -15,9 +15,8 @@ from coppice.cli.export import export
 from coppice.collectives import Collective
 from coppice.doctor import diagnose
 from coppice.errors import CheckError, InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import OMPI_FORMS, OmpiRulesOptions
-from coppice.export.open_mpi.versions import installed_version, version_of
+from coppice.export.formats import OMPI_FORMS, Exported, OmpiRulesOptions
+from coppice.export.open_mpi.rules_file import installed_version, version_of
 from coppice.export.open_mpi.writer import OmpiRule, export_ompi_rules, rules_file, rules_of
 from coppice.fitting.open_mpi import OmpiChoice, choices_of, compared
 from coppice.planners.algorithms.catalogue import case_of, find

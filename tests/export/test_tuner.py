@@ -12,16 +12,18 @@ import pytest
 from coppice.cli.export import RUNTIMES, export, option_help
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import FORMATS, MODEL, Dialect, NcclTunerOptions
+from coppice.export.formats import FORMATS, MODEL, Dialect, Exported, NcclTunerOptions
 from coppice.export.nccl.tuner import export_nccl_tuner, tuner_table
-from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, further_rules, rules_of
-from coppice.fitting.nccl_tuner.timings import (
+from coppice.fitting.nccl_tuner import (
     COLLECTIVES,
+    NO_END,
+    TunerRule,
     TunerTiming,
+    further_rules,
     impossible,
     model_timings,
     read_timings,
+    rules_of,
 )
 from coppice.selection import select
 from coppice.topology.model import Topology

@@ -18,7 +18,7 @@ from coppice.errors import InputError, UnreachableError
 from coppice.export.formats import RankOrderOptions
 from coppice.export.rank_order import LAUNCHERS, export_rank_order, rank_order_text
 from coppice.fitting.put_signal import fit_put_signal
-from coppice.fitting.rank_order.order import RankOrder, rank_order, read_groups
+from coppice.fitting.rank_order import RankOrder, rank_order, read_groups
 from coppice.program.dialects.put_signal.lower import lower_put_signal
 from coppice.program.dialects.put_signal.verify import verify_put_signal
 from coppice.schedule.files.plan_file import write_plan

@@ -14,9 +14,7 @@ from coppice.bounds.attainable import in_network_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.innetwork.clusters import cluster_system
-from coppice.innetwork.clusters.modelled import places_of, with_adding
-from coppice.innetwork.clusters.trees import SwitchTrees
+from coppice.innetwork.clusters import SwitchTrees, cluster_system, places_of, with_adding
 from coppice.innetwork.placement.trees import AddingNetwork, build_tree, stream_counts
 from coppice.innetwork.systems import SYSTEMS, AggregationCase, estimate
 from coppice.innetwork.systems.nvls import nvls_share

@@ -9,8 +9,7 @@ from typing import Any
 import pytest
 
 from coppice.errors import InputError
-from coppice.innetwork.p4.generator import export_p4
-from coppice.innetwork.p4.rack import read_rack
+from coppice.innetwork.p4.generator import export_p4, read_rack
 from innetwork.frames import Request
 from reference.p4.control_plane import load_commands
 from reference.p4.device import P4Switch

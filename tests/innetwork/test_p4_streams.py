@@ -11,8 +11,8 @@ import numpy as np
 import pytest
 
 from coppice import _switch
-from coppice.innetwork.counters import SWITCHML_COUNTS
 from coppice.innetwork.p4.generator import P4Export, export_p4
+from coppice.innetwork.serving.settings import SWITCHML_COUNTS
 from innetwork.frames import Request, reply_frame
 from reference.p4.control_plane import interpreter_of
 

@@ -9,9 +9,8 @@ from typing import Any, Literal
 import pytest
 
 from coppice.errors import InputError
-from coppice.innetwork.counters import SWITCHML_COUNTS
-from coppice.innetwork.p4.generator import P4Export, export_p4
-from coppice.innetwork.p4.rack import AttachedHost, Rack, default_rack
+from coppice.innetwork.p4.generator import AttachedHost, P4Export, Rack, default_rack, export_p4
+from coppice.innetwork.serving.settings import SWITCHML_COUNTS
 from innetwork.frames import SWITCH_IPV4, SWITCH_MAC, Request, ipv4_frame, reply_frame, worker_address
 from innetwork.scenarios import SCENARIOS, Scenario
 from reference.p4.control_plane import interpreter_of

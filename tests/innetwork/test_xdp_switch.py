@@ -15,8 +15,8 @@ from pathlib import Path
 import pytest
 
 from coppice.errors import InputError
-from coppice.innetwork.counters import SWITCHML_COUNTS, with_former_names
 from coppice.innetwork.p4.generator import export_p4
+from coppice.innetwork.serving.settings import SWITCHML_COUNTS, with_former_names
 from coppice.innetwork.xdp import switch as switch_module
 from coppice.innetwork.xdp.switch import XdpHosts, XdpSwitch, XdpWorker, read_xdp_hosts, serve_xdp
 from coppice.innetwork.xdp.switch import run_on_frame as run_program

@@ -12,8 +12,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parents[1]))
 from coppice.collectives import Collective
 from coppice.program.dialects.rank.lower import lower_for_run
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.shared_memory.engine import ShmEngine
-from coppice.run.engines.shared_memory.setup import directory_exchange
+from coppice.run.engines.shared_memory import ShmEngine, directory_exchange
 from coppice.schedule.files.plan_file import read_plan
 from support.shm_cases import Case
 

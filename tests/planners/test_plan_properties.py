@@ -13,12 +13,11 @@ from hypothesis import HealthCheck, given, settings
 
 from coppice import _core
 from coppice.bounds import Problem, bound
-from coppice.bounds.max_flow import max_flow
-from coppice.bounds.network import Network
+from coppice.bounds.network import Network, max_flow
 from coppice.bounds.tree_units import fixed_trees
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.flow.planner import plan_flow
+from coppice.planners.flow import plan_flow
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.files.plan_file import decode_plan, encode_plan
 from coppice.schedule.plan import Plan

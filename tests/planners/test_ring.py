@@ -16,8 +16,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.planners.ring.best import RingPlan, best_ring, ring_forest, ring_schedule
 from coppice.planners.ring.factors import cable_multigraph, hamiltonian_factors
-from coppice.planners.ring.patch import patched_tour
-from coppice.planners.ring.tour import all_paths, cut_tours, exact_tour, local_tour, tour_cost
+from coppice.planners.ring.tour import all_paths, cut_tours, exact_tour, local_tour, patched_tour, tour_cost
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify
 from coppice.topology import resolve

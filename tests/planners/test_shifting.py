@@ -15,9 +15,8 @@ from coppice import Problem, bound, load, plan, verify
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.planners.forest import after_fault
-from coppice.planners.forest.after_fault import LOSSY, WANTED, forest_after_fault
+from coppice.planners.forest.after_fault import LOSSY, WANTED, Mending, forest_after_fault
 from coppice.planners.forest.damage import Damaged, damaged_by
-from coppice.planners.forest.mending import Mending
 from coppice.planners.forest.planner import alike_forest, plan_forest
 from coppice.planners.forest.shift_program import TreeClasses, looks
 from coppice.planners.forest.shifting import Shifting

@@ -12,8 +12,7 @@ import coppice.program.order
 from coppice.collectives import Collective
 from coppice.program.judge import Judgement
 from coppice.program.memory import EVERYONE, NO_CHUNK, memory_of
-from coppice.program.model import MemoryAccesses, Points, ProgramExecution, Values
-from coppice.program.order import PointOrder, levels
+from coppice.program.order import MemoryAccesses, PointOrder, Points, ProgramExecution, Values, levels
 
 Ints = NDArray[np.int64]
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 from fractions import Fraction
 from itertools import pairwise
 
-from coppice.schedule.layout import chunk_bounds
+from coppice.schedule.lower import chunk_bounds
 from coppice.schedule.schedule import Op, Schedule
 from coppice.simulation import Model, Sharing
 

@@ -11,8 +11,7 @@ import pytest
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.report.topology.drawn import Drawing, drawing_of
-from coppice.report.topology.picture import topology_picture
+from coppice.report.topology.picture import Drawing, drawing_of, topology_picture
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import remove_links
 from coppice.topology.presets import preset

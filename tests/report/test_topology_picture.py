@@ -19,8 +19,7 @@ from coppice.errors import InputError
 from coppice.planners.planning import plan
 from coppice.report.dot import quoted, to_dot, tree_to_dot
 from coppice.report.svg import drawing, element, escape, fitted, number, text_width
-from coppice.report.topology.drawn import drawing_of
-from coppice.report.topology.picture import load_class, topology_picture, topology_svg
+from coppice.report.topology.picture import drawing_of, load_class, topology_picture, topology_svg
 from coppice.schedule.explanation import plan_loads
 from coppice.text import percent_text
 from coppice.topology.model import Link, Node, Topology

@@ -16,11 +16,9 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.moves import Moves, blocks, pairs, whole
 from coppice.planners.planning import plan
-from coppice.schedule.exact_sums import exact_total, grouped_sums
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.layout import chunk_bounds
-from coppice.schedule.loads import forest_loads, schedule_loads
-from coppice.schedule.lower import lower
+from coppice.schedule.loads import exact_total, forest_loads, grouped_sums, schedule_loads
+from coppice.schedule.lower import chunk_bounds, lower
 from coppice.schedule.schedule import Schedule, in_pieces
 from coppice.schedule.shape import shape, tree_heights
 from coppice.schedule.verification.report import Report

@@ -10,7 +10,7 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import select
-from coppice.selection.rules import OTHERWISE, TableRule, parse_rules
+from coppice.selection.selection import OTHERWISE, TableRule, parse_rules
 from coppice.selection.tables import library
 from coppice.topology.presets import preset
 from support.shared_data import SHARED

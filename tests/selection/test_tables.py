@@ -13,8 +13,7 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.selection import LIBRARIES, select
 from coppice.selection.nccl_model import constants
-from coppice.selection.rules import RuleTest, TableRule, decide, parse_rules
-from coppice.selection.selection import SelectionRequest
+from coppice.selection.selection import RuleTest, SelectionRequest, TableRule, decide, parse_rules
 from coppice.selection.tables import library
 from coppice.topology.generation import GENERATIONS
 

@@ -23,7 +23,7 @@ from coppice.simulation.channels import (
     transport_profile,
     with_transport,
 )
-from coppice.simulation.model import Model, Sharing
+from coppice.simulation.models import Model, Sharing
 from coppice.simulation.simulator import run
 from coppice.simulation.utilisation import busiest_links, check_conservation
 from coppice.topology import Topology, preset, star, subset

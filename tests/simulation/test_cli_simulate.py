@@ -21,8 +21,7 @@ from coppice.collectives import Collective
 from coppice.schedule.files.plan_file import write_plan
 from coppice.schedule.loads import schedule_loads
 from coppice.schedule.plan import Plan
-from coppice.simulation.model import Model
-from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.models import DEFAULT_MODEL, Model
 from coppice.simulation.simulator import fastest
 from coppice.simulation.simulator import simulate as run_simulation
 from coppice.topology import Topology, fat_tree, preset, subset

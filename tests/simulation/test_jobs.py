@@ -14,9 +14,8 @@ from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
 from coppice.program.dialects.put_signal.lower import lower_put_signal
-from coppice.simulation.jobs import Job, Together, simulate_together
-from coppice.simulation.joining import union
-from coppice.simulation.model import Model
+from coppice.simulation.jobs import Job, Together, simulate_together, union
+from coppice.simulation.models import Model
 from coppice.simulation.put_signal import PutSignalCosts, simulate_put_signal
 from coppice.simulation.utilisation import check_conservation
 from coppice.topology import Topology, fat_tree, preset, remove_links, set_link_rate, star, subset

@@ -9,11 +9,10 @@ import pytest
 import coppice
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.planners.algorithms.listing import listed
+from coppice.planners.choice import listed
 from coppice.schedule.verification.time_proof import check_time_bound
 from coppice.simulation.least_time import LeastTimes, least_record
-from coppice.simulation.model import Model, Sharing
-from coppice.simulation.models import model_of, named_models
+from coppice.simulation.models import Model, Sharing, model_of, named_models
 from coppice.topology.presets import preset
 
 PLACES = (

@@ -18,7 +18,7 @@ from coppice.errors import InputError
 from coppice.schedule.loads import schedule_loads
 from coppice.schedule.schedule import Schedule, in_parts, routed
 from coppice.schedule.verification.transfers import verify_schedule
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.simulation.simulated import Hashed, hashed_times, over_all_routes
 from coppice.topology import Link, Node, NodeKind, Router, Topology, fat_tree, random_balanced
 from simulation.cases import ring_on, shift_on

@@ -13,8 +13,7 @@ from coppice.program.dialects.put_signal.lower import lower_put_signal
 from coppice.run.engines.datatype import DataType
 from coppice.run.engines.put_signal.emulated import EmulatedDevice
 from coppice.run.engines.put_signal.engine import PutSignalEngine
-from coppice.run.engines.shared_memory.engine import ShmEngine
-from coppice.run.engines.shared_memory.setup import directory_exchange
+from coppice.run.engines.shared_memory import ShmEngine, directory_exchange
 from coppice.run.errors import RunError
 from support.put_signal_cases import forest
 

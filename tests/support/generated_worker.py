@@ -17,7 +17,7 @@ from support.generated_calls import Call
 def engine_of(name: str, *place: str) -> Any:
     """This rank's end of the group."""
     if name == "mpi":
-        from coppice.run.engines.mpi.engine import MpiEngine
+        from coppice.run.engines.mpi import MpiEngine
 
         return MpiEngine()
     directory, rank, ranks = Path(place[0]), int(place[1]), int(place[2])
@@ -28,8 +28,7 @@ def engine_of(name: str, *place: str) -> Any:
 
         store = torch.distributed.FileStore(str(directory / "store"), ranks)
         return TorchEngine(store, rank, ranks, exchange_timeout_s=60)
-    from coppice.run.engines.shared_memory.engine import ShmEngine
-    from coppice.run.engines.shared_memory.setup import directory_exchange
+    from coppice.run.engines.shared_memory import ShmEngine, directory_exchange
 
     return ShmEngine.connect(
         rank, ranks, directory_exchange(directory / "meeting", rank, ranks, timeout_s=60)

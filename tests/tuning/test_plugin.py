@@ -12,7 +12,7 @@ import pytest
 from coppice.doctor import JobFacts, diagnose
 from coppice.errors import CheckError, InputError
 from coppice.export.nccl.tuner import Dialect
-from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS
+from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES, PROTOCOLS
 from coppice.tuning.building import build_plugin, compiler_found
 from coppice.tuning.nccl_plugin import PluginTable, fingerprint, load_table
 

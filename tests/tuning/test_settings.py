@@ -12,8 +12,7 @@ from pathlib import Path
 import pytest
 
 from coppice.errors import InputError
-from coppice.tuning.building import build_plugin, compiler_found
-from coppice.tuning.settings import read_settings, settings_text
+from coppice.tuning.building import build_plugin, compiler_found, read_settings, settings_text
 from support.pages import coppice
 
 needs_compiler = pytest.mark.skipif(

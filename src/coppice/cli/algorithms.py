@@ -14,7 +14,7 @@ from coppice.text import columns
 
 if TYPE_CHECKING:
     from coppice.outputs.shapes.planning import AlgorithmJson
-    from coppice.planners.algorithms.listing import Listed
+    from coppice.planners.choice import Listed
 
 
 @with_options()
@@ -41,7 +41,7 @@ def algorithms(
       coppice algorithms rabenseifner
       coppice algorithms --json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.planners.algorithms.listing import listed
+    from coppice.planners.choice import listed
 
     entries = listed(collective, name)
     if as_json:

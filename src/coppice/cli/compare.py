@@ -20,7 +20,7 @@ from coppice.options import argument, option
 from coppice.options.names import AGGREGATING
 from coppice.options.shared import JsonOption, PlotOption
 from coppice.text import columns, parse_sizes
-from coppice.verbs.comparing import CompareOptions
+from coppice.verbs.simulating import CompareOptions
 
 if TYPE_CHECKING:
     from coppice.comparison.in_network import ModelledSystems

@@ -23,7 +23,7 @@ from coppice.options.shared import (
 from coppice.text import bandwidth_text, percent_text, plural
 
 if TYPE_CHECKING:
-    from coppice.export.exported import Exported
+    from coppice.export.formats import Exported
     from coppice.language.compiled import CompiledProgram
     from coppice.topology.model import Topology
 

@@ -19,7 +19,7 @@ from coppice.cli.output import Stages, print_fields, print_json, to_stdout
 from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.shared import JsonOption, OutputOption
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.text import (
     bandwidth_text,
     number,

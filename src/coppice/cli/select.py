@@ -26,7 +26,7 @@ from coppice.options.shared import (
     SizesOption,
 )
 from coppice.text import columns, parse_sizes, plural, short_size, size_text
-from coppice.verbs.selecting import SelectedCall
+from coppice.verbs.simulating import SelectedCall
 
 if TYPE_CHECKING:
     from coppice.selection import Selection

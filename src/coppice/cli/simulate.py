@@ -16,7 +16,7 @@ from coppice.cli.terminal import terminal_width
 from coppice.errors import InputError
 from coppice.options import argument, option
 from coppice.options.shared import USUAL_SIZE, JsonOption, SizesOption
-from coppice.simulation.model import Model, Sharing, protocol_text
+from coppice.simulation.models import Model, Sharing, protocol_text
 from coppice.text import aligned, bar, number, parse_sizes, percent_text, plural, short_size, size_text
 from coppice.verbs.simulating import SimulateOptions
 

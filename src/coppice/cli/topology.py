@@ -143,7 +143,7 @@ def compose(
       coppice topology compose 2xdgx-a100 mi250.json@amd --port-rate 25 -o mixed.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.topology import exact_rate
-    from coppice.topology.composition.joining import join
+    from coppice.topology.load import join
 
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
@@ -208,7 +208,7 @@ def degrade(
       coppice topology degrade dgx-a100 --boxes 2 --node box0/nic3=50% -o slow.json
       coppice topology degrade box.json --link gpu0,gpu1=12.5 --remove rank7 -o broken.json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.topology.degrading import degrade as degraded
+    from coppice.topology.load import degrade as degraded
 
     if not (links or nodes or removed):
         raise InputError("expected something to degrade, found no --link, --node or --remove: name one.")

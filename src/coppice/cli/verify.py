@@ -230,7 +230,7 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
 def _verify_program(data: bytes, *, name: str, target: str | None, as_json: bool) -> None:
     """Verify the program in MSCCL XML, or in an execution plan of MSCCL++, and print what was found."""
     from coppice.export.msccl.document import is_xml, parse_document
-    from coppice.export.msccl.judging import judge_document
+    from coppice.export.msccl.reader import judge_document
     from coppice.export.mscclpp.document import parse_document as parse_json
     from coppice.export.mscclpp.reader import program_of as one_sided_program_of
     from coppice.program.dialects.puts.program import OneSidedProgram

@@ -13,8 +13,7 @@ from coppice.comparison.sweep import compare
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.choice import optimal_planner
-from coppice.simulation.model import Model
-from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.models import DEFAULT_MODEL, Model
 from coppice.simulation.simulated import model_record
 from coppice.text import aligned, number, plural, short_size
 

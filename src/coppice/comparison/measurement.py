@@ -35,7 +35,7 @@ from coppice.schedule.lower import lower
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule, routed
 from coppice.schedule.verification.verify import verify
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.simulation.simulator import chain_length, fastest
 from coppice.simulation.timeline import Timeline
 from coppice.topology.model import NodeKind

@@ -23,7 +23,7 @@ from coppice.comparison.ranges import LibraryPick, Range, nccl_picks, ranges
 from coppice.display import Shown, loaded
 from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.simulation.simulated import model_record, share_of_least_time, without_bursts
 
 if TYPE_CHECKING:

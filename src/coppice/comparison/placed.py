@@ -25,7 +25,7 @@ from coppice.planners.synthesis.p2.reductions import Program
 from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify_plan
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.topology.model import Topology
 
 if TYPE_CHECKING:

@@ -38,8 +38,7 @@ from coppice.planners.synthesis.p2.placements import (
     placements,
 )
 from coppice.planners.synthesis.p2.reductions import ReductionCall, programs
-from coppice.simulation.model import Model
-from coppice.simulation.models import model_of
+from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulator import fastest
 from coppice.text import size_of
 from coppice.topology.load import load

@@ -11,8 +11,7 @@ from coppice.planners.alternatives import Alternative, Preferred, preferred
 from coppice.planners.planning import PlannedResult, plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.model import Model
-from coppice.simulation.models import model_of
+from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulator import fastest
 from coppice.text import sizes_of
 

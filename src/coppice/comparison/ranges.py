@@ -18,7 +18,7 @@ from coppice.comparison.measurement import SimulatedTime
 from coppice.errors import InputError
 from coppice.selection import select
 from coppice.selection.nccl_machine import machine_of
-from coppice.simulation.model import protocol_text
+from coppice.simulation.models import protocol_text
 from coppice.text import plural, short_size, time_text
 
 if TYPE_CHECKING:

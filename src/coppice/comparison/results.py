@@ -22,7 +22,7 @@ from coppice.comparison.measurement import AlgorithmVariant, SimulatedTime
 from coppice.decoding import JSON_FAULTS, decodable, json_fault
 from coppice.errors import InputError
 from coppice.files import AppendedFile
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.version import __version__
 
 

@@ -34,8 +34,7 @@ from coppice.errors import InputError
 from coppice.options.shared import USUAL_SIZES
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.latency import least_latency
-from coppice.simulation.model import Model
-from coppice.simulation.models import model_of
+from coppice.simulation.models import Model, model_of
 from coppice.text import sizes_of
 
 SMALL = 20_000

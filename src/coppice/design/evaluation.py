@@ -18,14 +18,14 @@ from coppice.design.recipes.recipe import Recipe
 from coppice.design.schedules.breadth_first import moore_steps
 from coppice.design.schedules.collectives import Designed, breadth_first_schedule
 from coppice.errors import InputError
-from coppice.planners.flow.planner import plan_all_to_all
+from coppice.planners.flow import plan_all_to_all
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify_plan
-from coppice.simulation.model import IDEAL
+from coppice.simulation.models import IDEAL
 from coppice.simulation.simulated import model_record
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology

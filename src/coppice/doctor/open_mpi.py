@@ -29,7 +29,7 @@ from coppice.export.open_mpi.rules_file import (
 )
 from coppice.selection import SelectionRequest, tables_of
 from coppice.selection.open_mpi_names import SEGMENTED, algorithms_of
-from coppice.selection.rules import decide, parse_rules
+from coppice.selection.selection import decide, parse_rules
 from coppice.text import plural
 
 WITHOUT_SIZE = ("alltoallv", "barrier")

@@ -9,13 +9,12 @@ from typing import TYPE_CHECKING, Any
 from coppice.arguments import CallableRoom
 
 if TYPE_CHECKING:
-    from coppice.export.exported import Exported
-    from coppice.export.formats import FORMATS
+    from coppice.export.formats import FORMATS, Exported
     from coppice.export.registry import export
 
 __all__ = ["FORMATS", "Exported", "export"]
 
-_PLACES = {"FORMATS": "formats", "Exported": "exported", "export": "registry"}
+_PLACES = {"FORMATS": "formats", "Exported": "formats", "export": "registry"}
 
 
 def __getattr__(name: str) -> Any:

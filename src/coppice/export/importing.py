@@ -13,8 +13,7 @@ from coppice.bounds.problem import Problem
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.export.msccl.document import parse_document as parse_xml
-from coppice.export.msccl.judging import judge_program
-from coppice.export.msccl.reader import program_of
+from coppice.export.msccl.reader import judge_program, program_of
 from coppice.export.mscclpp.document import is_mscclpp
 from coppice.export.mscclpp.document import parse_document as parse_json
 from coppice.export.mscclpp.reader import program_of as one_sided_program_of

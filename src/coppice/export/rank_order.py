@@ -8,9 +8,8 @@ from collections.abc import Callable, Iterable
 
 from coppice.arguments import expect_one_of
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import RankOrderOptions
-from coppice.fitting.rank_order.order import RankOrder, rank_order, read_groups
+from coppice.export.formats import Exported, RankOrderOptions
+from coppice.fitting.rank_order import RankOrder, rank_order, read_groups
 from coppice.topology.model import Topology
 
 _HOST = re.compile(r"[A-Za-z0-9]([A-Za-z0-9._-]*[A-Za-z0-9])?")

@@ -23,8 +23,7 @@ from itertools import pairwise
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import RcclRingsOptions, RcclTreesOptions
+from coppice.export.formats import Exported, RcclRingsOptions, RcclTreesOptions
 from coppice.fitting.rccl import check_one_box, depth_of, packed_trees, rccl_rings
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan

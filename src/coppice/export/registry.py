@@ -9,8 +9,7 @@ from typing import Any
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import FORMATS, ExportFormat
+from coppice.export.formats import FORMATS, Exported, ExportFormat
 from coppice.options import recorded
 from coppice.program.dialects.thread_blocks.program import Program
 from coppice.schedule.files.plan_file import FORMAT

@@ -16,10 +16,9 @@ from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.algorithms.catalogue import find
 from coppice.selection import SelectionRequest, select, tables_of
 from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED, algorithms_of
-from coppice.selection.rules import decide, parse_rules
+from coppice.selection.selection import decide, parse_rules
 from coppice.selection.tables import FunctionEntry
-from coppice.simulation.model import IDEAL, Model
-from coppice.simulation.models import model_of
+from coppice.simulation.models import IDEAL, Model, model_of
 from coppice.topology.model import Topology
 
 COMPARED = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE)

@@ -27,8 +27,7 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import num_boxes, protocol
-from coppice.simulation.model import Model, protocol_text
-from coppice.simulation.models import DEFAULT_MODEL, model_of
+from coppice.simulation.models import DEFAULT_MODEL, Model, model_of, protocol_text
 from coppice.simulation.simulator import fastest
 from coppice.topology.generation import generation_of
 from coppice.topology.model import Topology

@@ -30,7 +30,7 @@ from coppice.planners.planning import plan
 from coppice.planners.ring.best import best_ring, ring_schedule
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 

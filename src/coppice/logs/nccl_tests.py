@@ -27,8 +27,17 @@ from coppice.logs.columns import (
     usual_header,
 )
 from coppice.logs.lines import LogLine
-from coppice.logs.rows import TornRow, device_of, figures_agree, joined_row, number_of, row_of
-from coppice.logs.tables import NcclTestsRank, NcclTestsRow, NcclTestsTable
+from coppice.logs.rows import (
+    NcclTestsRank,
+    NcclTestsRow,
+    NcclTestsTable,
+    TornRow,
+    device_of,
+    figures_agree,
+    joined_row,
+    number_of,
+    row_of,
+)
 from coppice.text import plural
 
 _EXAMPLE = 60

@@ -19,8 +19,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.json_text import integer, mapping, number, text_of
 from coppice.logs.records import FORCING, LoggedDecision, LoggedMeasurement, collective_named, own_name
-from coppice.logs.rows import WORD_BYTES
-from coppice.logs.tables import (
+from coppice.logs.rows import (
+    WORD_BYTES,
     Figures,
     IterationSpread,
     NcclTestsHalf,

@@ -43,7 +43,7 @@ from coppice.logs.nccl_tests_log import (
 )
 from coppice.logs.records import Log, LoggedDecision, LoggedMeasurement
 from coppice.logs.result_files import is_csv, is_result, read_csv, read_results
-from coppice.logs.tables import NcclTestsTable
+from coppice.logs.rows import NcclTestsTable
 from coppice.recognising import recognised
 from coppice.text import plural
 from coppice.topology.readers.nccl_xml import read_nccl_xml

@@ -17,7 +17,7 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.export.nccl.graph import NcclGraph
-from coppice.logs.tables import IterationSpread
+from coppice.logs.rows import IterationSpread
 from coppice.topology.model import Topology
 
 FORCING = (

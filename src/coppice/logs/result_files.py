@@ -17,7 +17,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.columns import BLANK
 from coppice.logs.records import Log, LoggedMeasurement, collective_named
-from coppice.logs.tables import agree, factor_contradicts, figures_of
+from coppice.logs.rows import agree, factor_contradicts, figures_of
 from coppice.text import plural
 
 _KEYS = {

@@ -1,18 +1,21 @@
-"""Choose the planner and its options."""
+"""Choose the planner and its options, and list what can be chosen: the catalogue and the optimal planners."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field, replace
 from fractions import Fraction
 
+from coppice.arguments import checked
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.bounds.tree_optimum import TreeOptimum
 from coppice.collectives import Collective
+from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.algorithms.algorithm import Value
+from coppice.planners.algorithms.algorithm import ANY, AlgorithmParameter, Value
+from coppice.planners.algorithms.catalogue import algorithms
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule
@@ -201,7 +204,7 @@ def _suited_order(problem: Problem) -> tuple[int, ...]:
 
 
 def _flow(problem: Problem) -> Schedule:
-    from coppice.planners.flow.planner import plan_all_to_all, plan_flow  # bring the linear programs
+    from coppice.planners.flow import plan_all_to_all, plan_flow  # bring the linear programs
 
     return plan_all_to_all(problem) if problem.collective is Collective.ALL_TO_ALL else plan_flow(problem)
 
@@ -217,3 +220,83 @@ def _forest(problem: Problem, choice: PlannerOptions, plain: Bound) -> PlannerOu
 
     made = planned_forest(problem, trees=choice.trees, tolerance=choice.tolerance, optimum=plain)
     return PlannerOutput(body=made.forest, parameters=parameters, phases=made.phases)
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Listed(Brief):
+    """An entry of the list; a name whose conditions differ by collective has several."""
+
+    name: str  # What `plan --algorithm` takes
+    collectives: tuple[Collective, ...]  # What it performs
+    ranks: str  # Numbers of ranks: `any`, `even` or `power of two`
+    roots: str  # `any`, or `none` where the collective has no root
+    summary: str  # What it does, in one line
+    source: str  # Where it comes from
+    topological: bool  # It looks at the topology
+    parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)  # Its parameters
+
+
+_OPTIMAL = {
+    FOREST: (
+        "throughput-optimal spanning trees",
+        "ForestColl, NSDI 2026; the pipeline schedule, arXiv 2305.18461",
+    ),
+    FLOW: ("throughput-optimal routes", "maximum concurrent flow; for one root a maximum flow"),
+}
+
+
+@checked
+def listed(collective: Collective | str | None = None, name: str | None = None) -> tuple[Listed, ...]:
+    """List the optimal planners, then the catalogue.
+
+    Args:
+        collective: Only what performs this one.
+        name: Only this name.
+
+    Raises:
+        InputError: If there is no such name for the collective.
+
+    Examples:
+        >>> [entry.name for entry in listed(Collective.ALL_GATHER)][:1]
+        ['forest']
+    """
+    if collective is not None:
+        collective = Collective.named(collective)
+    rows = [_optimal(planner, served) for served in Collective if (planner := optimal_planner(served))]
+    rows += [
+        Listed(
+            name=entry.name,
+            collectives=(served,),
+            ranks=entry.ranks,
+            roots=entry.roots,
+            summary=entry.summary,
+            source=entry.source,
+            topological=entry.topological,
+            parameters=entry.parameters,
+        )
+        for (_, served), entry in algorithms().items()
+    ]
+    groups: dict[tuple[object, ...], list[Listed]] = {}
+    for row in rows:
+        if collective in (None, *row.collectives) and name in (None, row.name):
+            key = (row.name, row.ranks, row.roots, row.summary, tuple(row.parameters))
+            groups.setdefault(key, []).append(row)
+    if not groups:
+        wanted = "an algorithm" if collective is None else f"an algorithm for {collective}"
+        raise InputError(f"expected {wanted}, found {name!r}: `coppice algorithms` lists them.")
+    return tuple(
+        replace(alike[0], collectives=tuple(row.collectives[0] for row in alike)) for alike in groups.values()
+    )
+
+
+def _optimal(planner: str, served: Collective) -> Listed:
+    summary, source = _OPTIMAL[planner]
+    return Listed(
+        name=planner,
+        collectives=(served,),
+        ranks=ANY,
+        roots="any" if served.rooted else "none",
+        summary=summary,
+        source=source,
+        topological=True,
+    )

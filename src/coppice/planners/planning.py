@@ -21,8 +21,7 @@ from coppice.bounds.describe import alternatives_record
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bandwidths, Bound, load_rates, optimum_rates
-from coppice.bounds.tree_optimum import TreeOptimum
-from coppice.bounds.whole_trees import with_whole_trees
+from coppice.bounds.tree_optimum import TreeOptimum, with_whole_trees
 from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.options.calls import verb

@@ -20,8 +20,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.program.memory import NO_CHUNK, JudgedMemory, MemoryLayout
-from coppice.program.model import ProgramExecution
-from coppice.program.order import PointOrder
+from coppice.program.order import PointOrder, ProgramExecution
 from coppice.program.values import SymbolicValues
 from coppice.rows import begins_run, last_before, next_after, offsets, positions, sorted_rows
 

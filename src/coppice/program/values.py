@@ -14,8 +14,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.program.memory import EVERYONE, NO_CHUNK, JudgedMemory
-from coppice.program.model import ProgramExecution
-from coppice.program.order import levels
+from coppice.program.order import ProgramExecution, levels
 from coppice.rows import grouped, offsets, ranges
 
 _BITS = 64

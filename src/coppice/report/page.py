@@ -26,8 +26,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify_plan
-from coppice.simulation.model import Model
-from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.models import DEFAULT_MODEL, Model
 from coppice.simulation.simulator import fastest
 from coppice.simulation.timeline import Timeline
 from coppice.text import percent_text, plural, rate_line, rate_text, time_text

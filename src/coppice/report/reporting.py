@@ -21,8 +21,7 @@ from coppice.schedule.explanation import plan_loads
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify_plan
-from coppice.simulation.model import Model
-from coppice.simulation.models import model_of
+from coppice.simulation.models import Model, model_of
 from coppice.text import parse_size, parse_sizes
 from coppice.topology.model import Topology
 

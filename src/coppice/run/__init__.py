@@ -26,9 +26,9 @@ if TYPE_CHECKING:
     from coppice.run.engines.engine import Engine
     from coppice.run.engines.interpreter import interpret
     from coppice.run.engines.launched import engine_name, open_engine
-    from coppice.run.engines.mpi.engine import MpiEngine
+    from coppice.run.engines.mpi import MpiEngine
     from coppice.run.engines.numpy import NumpyEngine, numpy_engines, run_ranks
-    from coppice.run.engines.shared_memory.engine import ShmEngine, shm_engines
+    from coppice.run.engines.shared_memory import ShmEngine, shm_engines
     from coppice.run.engines.torch.engine import TorchEngine
     from coppice.run.errors import Mismatch, PeerLost, RunError, TimedOut
     from coppice.run.probe.network import Probed, probe_network
@@ -68,9 +68,9 @@ _NAMES = {
     "engines.engine": ("Engine",),
     "engines.interpreter": ("interpret",),
     "engines.launched": ("engine_name", "open_engine"),
-    "engines.mpi.engine": ("MpiEngine",),
+    "engines.mpi": ("MpiEngine",),
     "engines.numpy": ("NumpyEngine", "numpy_engines", "run_ranks"),
-    "engines.shared_memory.engine": ("ShmEngine", "shm_engines"),
+    "engines.shared_memory": ("ShmEngine", "shm_engines"),
     "engines.torch.engine": ("TorchEngine",),
     "errors": ("Mismatch", "PeerLost", "RunError", "TimedOut"),
     "probe.network": ("Probed", "probe_network"),

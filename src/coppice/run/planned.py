@@ -35,7 +35,7 @@ from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine, LearningEngine
 from coppice.schedule.files.plan_file import decode_plan, encode_plan, read_plan
 from coppice.schedule.forest import Forest
-from coppice.schedule.layout import chunk_bounds
+from coppice.schedule.lower import chunk_bounds
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.verify import verify_plan
@@ -77,7 +77,7 @@ def choose_pieces(plan: Schedule | Forest, size_bytes: int, overhead_us: float) 
         >>> choose_pieces(made.body, 1 << 10, 5.0), choose_pieces(made.body, 1 << 30, 5.0) > 8
         (1, True)
     """
-    from coppice.simulation.model import Model
+    from coppice.simulation.models import Model
     from coppice.simulation.simulator import simulate
 
     schedule = schedule_of(plan)

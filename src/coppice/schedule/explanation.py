@@ -15,8 +15,7 @@ from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import LinkLoads, body_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.shape import shape, tree_heights
-from coppice.schedule.trees import draw_tree
+from coppice.schedule.shape import draw_tree, shape, tree_heights
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify_plan
 from coppice.text import bandwidth_text, bar, percent_text, plural, rate_text

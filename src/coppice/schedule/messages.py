@@ -22,8 +22,7 @@ from coppice.errors import InputError
 from coppice.rows import begins_run, offsets
 from coppice.schedule.columns import require_well_formed
 from coppice.schedule.forest import Forest, expanded
-from coppice.schedule.layout import chunk_bounds
-from coppice.schedule.lower import lower
+from coppice.schedule.lower import chunk_bounds, lower
 from coppice.schedule.schedule import Op, Schedule, hops_of, in_pieces, routed
 from coppice.topology.model import Topology
 

@@ -12,7 +12,7 @@ from coppice.display import Shown
 from coppice.errors import InputError
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
-from coppice.schedule.trees import Trees
+from coppice.schedule.shape import Trees
 from coppice.text import rate_text
 from coppice.topology.model import Topology
 

@@ -12,8 +12,16 @@ import msgspec
 from coppice.collectives import Collective
 from coppice.decoding import decodable
 from coppice.errors import InputError
-from coppice.selection.rules import Facts, RuleTest, TableRule, decide, parse_rules
-from coppice.selection.selection import Selection, SelectionPart, SelectionRequest
+from coppice.selection.selection import (
+    Facts,
+    RuleTest,
+    Selection,
+    SelectionPart,
+    SelectionRequest,
+    TableRule,
+    decide,
+    parse_rules,
+)
 
 _TABLE = "table "
 

@@ -9,8 +9,7 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coppice.simulation.model import IDEAL, Model, Sharing
-    from coppice.simulation.models import DEFAULT_MODEL, model_of, named_models
+    from coppice.simulation.models import DEFAULT_MODEL, IDEAL, Model, Sharing, model_of, named_models
     from coppice.simulation.simulator import fastest, simulate
     from coppice.simulation.timeline import Timeline
 
@@ -28,9 +27,9 @@ __all__ = [
 
 _MODULES = {
     "DEFAULT_MODEL": "models",
-    "IDEAL": "model",
-    "Model": "model",
-    "Sharing": "model",
+    "IDEAL": "models",
+    "Model": "models",
+    "Sharing": "models",
     "Timeline": "timeline",
     "fastest": "simulator",
     "model_of": "models",

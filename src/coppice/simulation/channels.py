@@ -24,7 +24,7 @@ from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.rows import offsets
 from coppice.schedule.messages import Messages, Routes
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.topology.generation import generation_of
 from coppice.topology.model import NodeKind, Topology
 

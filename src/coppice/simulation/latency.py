@@ -9,7 +9,7 @@ import numpy as np
 from coppice.bounds.latency import LatencyBound, latency_bound
 from coppice.bounds.problem import Problem
 from coppice.simulation.channels import TransportProfile, num_boxes, transport_profiles
-from coppice.simulation.model import Model, protocol_text
+from coppice.simulation.models import Model, protocol_text
 
 
 def least_latency(problem: Problem, model: Model, *, relay_gpus: bool = False) -> LatencyBound:

@@ -15,7 +15,7 @@ from coppice.bounds.sizes.least import TimeBound, TimeBounds
 from coppice.bounds.sizes.timed import MessageCosts
 from coppice.simulation.channels import TransportProfile, transport_profiles
 from coppice.simulation.latency import least_latency
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.topology.model import Topology
 
 if TYPE_CHECKING:

@@ -27,8 +27,7 @@ from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.loads import schedule_loads
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule, in_parts, routed
-from coppice.simulation.model import Model
-from coppice.simulation.models import model_of
+from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulator import fastest, steady_inv_rate
 from coppice.simulation.timeline import Timeline, time_by_reason
 from coppice.simulation.utilisation import busiest_links

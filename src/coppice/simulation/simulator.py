@@ -18,16 +18,15 @@ from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.rows import offsets
-from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.files.plan_file import body_of
 from coppice.schedule.forest import Forest
-from coppice.schedule.layout import size_and_weight
+from coppice.schedule.loads import grouped_sums
+from coppice.schedule.lower import size_and_weight
 from coppice.schedule.messages import Messages, messages_of_routed, routed_body
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles, with_transport
-from coppice.simulation.model import Model, Sharing
-from coppice.simulation.models import model_of
+from coppice.simulation.models import Model, Sharing, model_of
 from coppice.simulation.timeline import MessageHops, Rates, Timeline
 from coppice.text import size_of
 from coppice.topology.model import Topology

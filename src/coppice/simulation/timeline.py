@@ -14,7 +14,7 @@ from coppice.collectives import Collective
 from coppice.display import Brief, Shown, loaded
 from coppice.errors import InputError
 from coppice.schedule.messages import Messages
-from coppice.simulation.model import Model, Sharing
+from coppice.simulation.models import Model, Sharing
 from coppice.text import size_text, time_text
 from coppice.topology.model import Topology
 

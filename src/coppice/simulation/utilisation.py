@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 from coppice.display import Brief
 from coppice.errors import CheckError, InputError
 from coppice.rows import ranges
-from coppice.simulation.model import Sharing
+from coppice.simulation.models import Sharing
 from coppice.simulation.timeline import Timeline
 
 _SLACK_US = 1e-6

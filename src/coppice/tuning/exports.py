@@ -9,13 +9,11 @@ from pathlib import Path
 from coppice.collectives import Collective
 from coppice.doctor import JobFacts, diagnose
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import Dialect
+from coppice.export.formats import Dialect, Exported
 from coppice.export.nccl.tuner import tuner_table
-from coppice.export.open_mpi.rules_file import FOR_EVER
-from coppice.export.open_mpi.versions import form_of, version_of
+from coppice.export.open_mpi.rules_file import FOR_EVER, form_of, version_of
 from coppice.export.open_mpi.writer import SUFFIXES, OmpiRule, merged, rules_file
-from coppice.fitting.nccl_tuner.rules import TunerRule
+from coppice.fitting.nccl_tuner import TunerRule
 from coppice.run.choices import TUNING_VARIABLE, AlgorithmRule, AlgorithmRules, decode_rules, encode_rules
 from coppice.selection.open_mpi_names import FUNCTIONS
 from coppice.tuning.fit import SizeRule

@@ -14,7 +14,7 @@ from collections.abc import Sequence
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES
+from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES
 from coppice.logs.records import Log, LoggedCell, LoggedCommunicator, LoggedMeasurement
 from coppice.selection.nccl_model import CostCell, constants
 from coppice.selection.selection import Selection

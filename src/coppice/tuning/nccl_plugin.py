@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from coppice.errors import InputError
 from coppice.export.formats import Dialect
 from coppice.export.nccl.tuner_reader import ANY, TunerLine, read_tuner_table
-from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
+from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
 
 TABLE_VARIABLE = "COPPICE_TUNER_TABLE"
 """Variable that names the table."""

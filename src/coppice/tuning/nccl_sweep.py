@@ -18,7 +18,7 @@ from pathlib import Path
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, impossible
+from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, impossible
 from coppice.logs.reading import parse_log
 from coppice.logs.records import LoggedMeasurement
 from coppice.run.processes import stop

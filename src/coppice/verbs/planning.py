@@ -15,7 +15,7 @@ from coppice.planners.plan_options import PlanOptions
 if TYPE_CHECKING:
     from coppice.planners.alternatives import Preferred
     from coppice.planners.planning import PlannedResult
-    from coppice.simulation.model import Model
+    from coppice.simulation.models import Model
 
     AnyModel = Model | str | os.PathLike[str]
 else:

@@ -1,24 +1,39 @@
-"""Simulate a plan at a size, or at many."""
+"""Simulate a plan, compare algorithms over sizes, and predict what a library picks."""
 
 from __future__ import annotations
 
 import os
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from concurrent.futures import Executor
 from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated, Any
 
-from msgspec import Struct
+from msgspec import Struct, structs
 
+from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.options import ANYTHING, AnySizes, argument, option
+from coppice.options import ANYTHING, NAMES, AnySizes, argument, option
 from coppice.options.calls import verb
-from coppice.options.shared import ModelOption
+from coppice.options.names import SYNTHESIS_METHODS
+from coppice.options.shared import (
+    USUAL_SIZES,
+    JobsOption,
+    ModelOption,
+    NumRanksOption,
+    RootOption,
+    SeedOption,
+    SizesOption,
+    TimeLimitOption,
+)
 
 if TYPE_CHECKING:
-    from coppice.simulation.model import Model
+    from coppice.comparison.outcome import Comparison
+    from coppice.simulation.models import Model
 
     AnyModel = Model | str | os.PathLike[str]
+    AnyPath = str | os.PathLike[str]
 else:
-    AnyModel = Any
+    AnyModel = AnyPath = Any
 
 
 class SimulateOptions(Struct, frozen=True, kw_only=True):
@@ -120,3 +135,190 @@ def simulate(asked: SimulateCall) -> Any:
         seeds=asked.seeds,
         multipath=asked.multipath,
     )
+
+
+class CompareOptions(Struct, frozen=True, kw_only=True):
+    """What a comparison tries, and how."""
+
+    sizes: Annotated[AnySizes, *SizesOption.__metadata__] = USUAL_SIZES
+    algorithms: Annotated[
+        Iterable[Any] | None,
+        NAMES,
+        option(
+            "Only these, such as forest,ring; also plan files (.json) [default: all that perform the collective].",
+            "--algorithm",
+            "-a",
+            metavar="LIST",
+            was=["--algorithms"],
+        ),
+    ] = None
+    synthesize: Annotated[
+        Iterable[str],
+        NAMES,
+        option(
+            "Compare what methods of synthesis find as well, such as tacos,syccl "
+            f"(all: {','.join(SYNTHESIS_METHODS)}).",
+            "--method",
+            metavar="LIST",
+            was=["--synthesize"],
+        ),
+    ] = ()
+    seed: SeedOption = 0
+    synthesis_time_limit_s: TimeLimitOption = 60.0
+    order: Annotated[
+        str,
+        option(
+            "Order in which algorithms take the ranks: as numbered, boxes and rails kept together, or the better.",
+            metavar="rank|topology|both",
+        ),
+    ] = "both"
+    relay_gpus: Annotated[
+        bool | None,
+        option(
+            "Between GPUs that no path of switches and NICs joins other GPUs pass data on: for all algorithms, or "
+            "for none [default: for those that do not apply otherwise, marked relays].",
+            "--relay-gpus/--no-relay-gpus",
+        ),
+    ] = None
+    in_network: Annotated[
+        bool | None,
+        option(
+            "Use switches that can copy (multicast) or add (aggregate), and print both optima [default: compare "
+            "what uses them by itself, up to 256 ranks]. With SYSTEMS: model these beside the algorithms.",
+            "--in-network/--no-in-network",
+        ),
+    ] = None
+    results: Annotated[
+        AnyPath | None,
+        ANYTHING,
+        option("Append measurements to this file (JSON lines), and resume from it.", metavar="FILE"),
+    ] = None
+    jobs: JobsOption = None
+    model: Annotated[AnyModel | None, ANYTHING, *ModelOption.__metadata__] = None
+
+
+class CompareCall(CompareOptions, frozen=True):
+    """A comparison: its problem, its options, and where it runs."""
+
+    problem: Annotated[
+        Any,
+        argument(
+            "What to do, and where: a problem, what has one, or a topology (also by name) with a `collective`."
+        ),
+    ]
+    collective: Annotated[
+        Collective | str | None, argument("The collective, where `problem` is a topology.")
+    ] = None
+    root: RootOption = None
+    weights: Annotated[
+        Sequence[int] | None, option("Relative shard size of each rank (all_gather, reduce_scatter).")
+    ] = None
+    demands: Annotated[
+        Sequence[Sequence[int]] | None, option("For all_to_all, relative size from each rank to each.")
+    ] = None
+    systems: Annotated[
+        Iterable[str],
+        option("Systems that add in the network, to be modelled as well, such as sharp or switchml@spine*."),
+    ] = ()
+    executor: Annotated[
+        Executor | None,
+        option("Where to run (see docs/executors.md) [default: in processes on this machine]."),
+    ] = None
+    on_progress: Annotated[
+        Callable[[int, int, str], None] | None,
+        option("Called with jobs done, jobs in all, and the algorithm that was just done."),
+    ] = None
+
+
+@verb(CompareCall)
+def compare(asked: CompareCall) -> Comparison:
+    """Simulate every algorithm for a collective and compare the times with the lower bounds.
+
+    The outcome depends on nothing but the problem, the sizes, the algorithms and the model: not on the executor, the
+    number of processes, or how often the work was interrupted. Methods of synthesis are the exception where their time
+    limit ends them.
+
+    Raises:
+        InputError: If the problem has no meaning, a name or size cannot be used, or ``results`` belongs to another
+            problem.
+        UnreachableError: If some rank cannot be reached.
+
+    Examples:
+        >>> import coppice
+        >>> found = coppice.compare("star", "all_gather", sizes=[1024, "1M"], algorithms=["ring"], jobs=1)
+        >>> found.best(1024).algorithm
+        'ring'
+    """
+    from coppice.comparison.sweep import compare as compared
+
+    return compared(**structs.asdict(asked))
+
+
+class SelectedCall(Struct, frozen=True, kw_only=True):
+    """A call of a library, beyond its collective, size and ranks."""
+
+    function: Annotated[str | None, option("function of the library, such as allgatherv")] = None
+    variant: Annotated[str | None, option("table to start with, such as tuned or disjoint")] = None
+    commutative: Annotated[
+        bool,
+        option(
+            "no: the operation does not commute",
+            was=["--commutative commutative=yes", "--non-commutative commutative=no"],
+        ),
+    ] = True
+    element_bytes: Annotated[int, option("bytes of an element: 4", ge=1)] = 4
+
+
+class SelectOptions(SelectedCall, frozen=True, kw_only=True):
+    """What is known of a call and of where it runs."""
+
+    ranks: NumRanksOption = None
+    topology: Annotated[
+        Any,
+        ANYTHING,
+        option("Where it runs, as :func:`coppice.load` takes it [default: only `ranks` is known]."),
+    ] = None
+    ranks_per_box: Annotated[
+        int | None, option("Ranks in each box, where there is no topology.", metavar="N", ge=1)
+    ] = None
+    builtin: Annotated[bool, option("The operation is one of the library's own.")] = True
+    settings: Annotated[Mapping[str, str] | None, ANYTHING, option("Inputs of NCCL's cost model.")] = None
+    root: RootOption = None
+
+
+class SelectCall(SelectOptions, frozen=True):
+    """A call of a library at sizes."""
+
+    library: Annotated[str, argument("One of open-mpi, mpich, mvapich2, nccl.")]
+    collective: Annotated[Collective | str, argument("What is performed, or its name.")]
+    size_bytes: Annotated[
+        AnySizes,
+        argument("M in bytes or as text such as 64K; a list or a range such as 1K:1G for several."),
+    ]
+
+
+@verb(SelectCall)
+def select(asked: SelectCall) -> Any:
+    """Predict the algorithm that a library picks, and explain why.
+
+    One size gives a :class:`Selection`, several a list of them.
+
+    Raises:
+        InputError: If the library, its function or the collective is unknown, or the call has no meaning.
+
+    Examples:
+        >>> import coppice
+        >>> pick = coppice.select("open-mpi", "all_reduce", "64K", ranks=48)
+        >>> pick.algorithm, pick.ours
+        ('rabenseifner', 'rabenseifner')
+        >>> [pick.algorithm for pick in coppice.select("nccl", "all_reduce", "1K:1G:1024", ranks=8, ranks_per_box=8)]
+        ['Ring/LL', 'Ring/LL', 'NVLS/Simple']
+    """
+    from coppice.selection import select as selected
+    from coppice.text import sizes_of
+
+    options = {name: getattr(asked, name) for name in SelectOptions.__struct_fields__}
+    size = asked.size_bytes
+    if isinstance(size, int) or (isinstance(size, str) and not {":", ","} & set(size)):
+        return selected(asked.library, asked.collective, sizes_of(size)[0], **options)
+    return [selected(asked.library, asked.collective, each, **options) for each in sizes_of(size)]

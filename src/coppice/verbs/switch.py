@@ -35,7 +35,7 @@ class ModelCall(Struct, frozen=True):
     loss: Annotated[float, option("Packet loss probability per direction.", ge=0.0)] = 0.0
     case: Annotated[
         Mapping[str, Any] | None,
-        option("Other fields of :class:`coppice.innetwork.systems.case.AggregationCase` by name."),
+        option("Other fields of :class:`coppice.innetwork.systems.estimate.AggregationCase` by name."),
     ] = None
 
 
@@ -67,7 +67,7 @@ def model(asked: ModelCall) -> list[AggregationEstimate]:
         [('switchml', 5850), ('ring', 9479)]
     """
     from coppice.errors import InputError
-    from coppice.innetwork.systems.case import AggregationCase
+    from coppice.innetwork.systems.estimate import AggregationCase
     from coppice.innetwork.systems.registry import MODELLED, estimates
     from coppice.text import size_of
     from coppice.topology.model import exact_rate

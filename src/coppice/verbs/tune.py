@@ -25,7 +25,7 @@ from coppice.options.shared import (
 )
 
 if TYPE_CHECKING:
-    from coppice.export.exported import Exported
+    from coppice.export.formats import Exported
     from coppice.topology.model import Topology
     from coppice.tuning.fit import Fit
     from coppice.tuning.records import TimedRun

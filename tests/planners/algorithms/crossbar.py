@@ -17,7 +17,7 @@ from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.forest import verify_forest
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.transfers import verify_schedule
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.presets import preset
 from support.ideal import simulate

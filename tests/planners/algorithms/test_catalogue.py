@@ -16,7 +16,7 @@ from coppice.planners.algorithms.catalogue import _FAMILIES, _family, algorithms
 from coppice.planners.algorithms.parts.moves import Moves
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.topology.presets import preset
 from support.ideal import simulate
 

@@ -14,9 +14,9 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import case_of, find, make
-from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees, rooted_pair, two_colours
 from coppice.planners.algorithms.parts.boxes import RELAY, boxes, crossings, equal_boxes
 from coppice.planners.algorithms.parts.orders import POLICIES, box_order, box_rings, links_crossed, order_by
+from coppice.planners.algorithms.parts.trees import depths, pair_of_trees, rooted_pair, two_colours
 from coppice.schedule.schedule import Schedule, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.model import Link, Node, NodeKind, Topology

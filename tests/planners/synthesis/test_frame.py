@@ -34,7 +34,7 @@ from coppice.planners.synthesis.mip import program as module
 from coppice.planners.synthesis.mip.program import MixedProgram, SearchLimits
 from coppice.schedule.verification.verify import verify
 from coppice.simulation.jobs import Job, simulate_together
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.presets import preset
 from reference.strategies import FAMILIES, seeded_problem

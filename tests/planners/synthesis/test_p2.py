@@ -29,7 +29,7 @@ from coppice.planners.synthesis.p2.lowering import (
 from coppice.planners.synthesis.p2.placements import default_placement, parse_counts, placements
 from coppice.planners.synthesis.p2.reductions import programs
 from coppice.schedule.verification.transfers import verify_schedule
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.simulation.simulator import fastest
 from coppice.topology.presets import preset
 from reference import p2

@@ -18,10 +18,9 @@ from coppice.bounds import Problem
 from coppice.bounds.latency import latency_bound
 from coppice.errors import InputError, MissingExtraError, UnreachableError
 from coppice.planners.synthesis.method import Status
-from coppice.planners.synthesis.sccl.commodities import dual
 from coppice.planners.synthesis.sccl.deciding import even_shares, fewest_rounds_per_chunk
 from coppice.planners.synthesis.sccl.encoding import StepFormula, StepInstance
-from coppice.planners.synthesis.sccl.model import model_of
+from coppice.planners.synthesis.sccl.model import dual, model_of
 from coppice.planners.synthesis.sccl.routes import find_routes
 from coppice.planners.synthesis.synthesizing import SynthesizedResult
 from coppice.topology import preset, remove_links

@@ -15,8 +15,12 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status
-from coppice.planners.synthesis.syccl.dimensions import Dimension, coordinate_systems, group_network
-from coppice.planners.synthesis.syccl.groups import GroupSolver
+from coppice.planners.synthesis.syccl.dimensions import (
+    Dimension,
+    GroupSolver,
+    coordinate_systems,
+    group_network,
+)
 from coppice.planners.synthesis.syccl.sketches import SycclOptions, synthesize_syccl
 from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
 from coppice.schedule.schedule import Schedule

@@ -23,12 +23,18 @@ from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.mip.greedy import LinkUse, greedy_sends
 from coppice.planners.synthesis.mip.program import SearchLimits
 from coppice.planners.synthesis.mip.routes import routes_of
-from coppice.planners.synthesis.mip.timed import COLLECTIVES, copying_part
 from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
-from coppice.planners.synthesis.taccl.network import Costs, SketchedNetwork, suited_sketch
+from coppice.planners.synthesis.taccl.network import (
+    CommunicationSketch,
+    Costs,
+    SketchedNetwork,
+    read_sketch,
+    suited_sketch,
+    turned_rank,
+)
 from coppice.planners.synthesis.taccl.routing import RoutingProgram, Transfer, ordered
-from coppice.planners.synthesis.taccl.sketch import CommunicationSketch, read_sketch, turned_rank
 from coppice.planners.synthesis.taccl.stages import METHOD, joined_transfers, replayed
+from coppice.planners.synthesis.timed import COLLECTIVES, copying_part
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology import preset
 from coppice.topology.model import Link, Node, NodeKind, Topology

@@ -17,8 +17,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.synthesizing import synthesize
-from coppice.planners.synthesis.tacos.matching import TacosOptions, synthesize_tacos
-from coppice.planners.synthesis.tacos.routes import chunk_routes_of
+from coppice.planners.synthesis.tacos import TacosOptions, chunk_routes_of, synthesize_tacos
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest

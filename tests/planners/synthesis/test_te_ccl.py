@@ -21,13 +21,10 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.mip.program import SearchLimits
 from coppice.planners.synthesis.mip.routes import routes_of
-from coppice.planners.synthesis.mip.timed import COLLECTIVES, Piece, TimedSend, copying_part
 from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
-from coppice.planners.synthesis.te_ccl.clock import Clock
-from coppice.planners.synthesis.te_ccl.copies import CopyProgram, pruned
-from coppice.planners.synthesis.te_ccl.epochs import METHOD
-from coppice.planners.synthesis.te_ccl.flows import FlowProgram
-from coppice.planners.synthesis.te_ccl.search import EpochOptions, EpochSearch
+from coppice.planners.synthesis.te_ccl.programs import Clock, CopyProgram, FlowProgram, pruned
+from coppice.planners.synthesis.te_ccl.search import METHOD, EpochOptions, EpochSearch
+from coppice.planners.synthesis.timed import COLLECTIVES, Piece, TimedSend, copying_part
 from coppice.schedule.files.plan_file import write_plan
 from coppice.topology import preset
 from coppice.topology.model import Link, Node, NodeKind, Topology

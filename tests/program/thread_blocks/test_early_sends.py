@@ -15,7 +15,7 @@ from coppice.errors import CheckError, InputError, UnreachableError
 from coppice.export.formats import MscclXmlOptions
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.export import export_msccl_xml
-from coppice.export.msccl.judging import judge_document
+from coppice.export.msccl.reader import judge_document
 from coppice.export.msccl.writer import msccl_xml
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.planning import plan

@@ -19,8 +19,7 @@ from ipaddress import IPv4Address
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.p4.generator import P4Export
-from coppice.innetwork.p4.rack import number_of_mac
+from coppice.innetwork.p4.generator import P4Export, number_of_mac
 from reference.p4.device import P4Switch, Replica
 from reference.p4.language.programs import read_program
 

@@ -24,7 +24,7 @@ from coppice.run.engines.datatype import DataType, ReduceOp, divide, elements_of
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.interpreter import interpret
 from coppice.run.engines.numpy import NumpyEngine, numpy_engines, run_ranks
-from coppice.run.engines.shared_memory.engine import shm_engines
+from coppice.run.engines.shared_memory import shm_engines
 from coppice.run.errors import Mismatch, PeerLost, TimedOut
 from support.generated_calls import EVERY_PAIR, Call, any_call, calls_of
 from support.rank_groups import by_engines, calls_in_processes

@@ -19,8 +19,7 @@ from worker import FOLDER, MODES, PATIENCE_S, RANK, RANKS, note, tell, until_oth
 
 from coppice.collectives import Collective
 from coppice.run.choices import AlgorithmRule, AlgorithmRules, encode_rules
-from coppice.run.engines.put_signal.emulated import EmulatedDevice
-from coppice.run.engines.put_signal.emulated_graph import EmulatedGraph
+from coppice.run.engines.put_signal.emulated import EmulatedDevice, EmulatedGraph
 
 PUTS = MODES["puts"]
 assert PUTS is not None

@@ -19,7 +19,7 @@ from coppice.bounds import Problem
 from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import Algorithm
 from coppice.planners.algorithms.catalogue import algorithms, case_of, make
-from coppice.planners.flow.planner import plan_all_to_all, plan_flow
+from coppice.planners.flow import plan_all_to_all, plan_flow
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
 from coppice.schedule.files.plan_file import encode_plan

@@ -26,7 +26,7 @@ from coppice.bounds.result import (
     WholeTrees,
     partitioned,
 )
-from coppice.bounds.whole_trees import whole_trees_bound
+from coppice.bounds.tree_optimum import whole_trees_bound
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.algorithms.catalogue import algorithms

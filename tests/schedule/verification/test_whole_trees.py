@@ -177,7 +177,7 @@ def test_what_is_not_proved_of_two_phases_is_told() -> None:
 def test_what_is_too_long_to_store_is_not_claimed(
     decided: PlannedResult, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("coppice.bounds.whole_trees.MOST_ROWS", 1)
+    monkeypatch.setattr("coppice.bounds.tree_optimum.MOST_ROWS", 1)
     again = plan(decided.problem, trees=1, ring=False)
     assert again.phases[0].exact
     words = as_read(again).proof_in_words

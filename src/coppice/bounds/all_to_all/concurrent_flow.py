@@ -25,9 +25,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.all_to_all.distances import cut_lengths, distances, integer_lengths, length_bound
-from coppice.bounds.all_to_all.path_flow import PathMix, route_by_paths
 from coppice.bounds.all_to_all.routes import FlowRoute, link_loads, routes_of_flow, routes_of_trees
-from coppice.bounds.all_to_all.spreading import Spread, spread
+from coppice.bounds.all_to_all.spreading import PathMix, Spread, route_by_paths, spread
 from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
 from coppice.bounds.lp.rescaling import rescaled_vertex
 from coppice.bounds.lp.simplex import solve_in_integers

@@ -29,16 +29,15 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
-from coppice.bounds.lp.certified import certified_multipliers
 from coppice.bounds.lp.program import (
     Constraint,
     ExactVertex,
     FloatVertex,
     LinearProgram,
+    certified_multipliers,
 )
 from coppice.bounds.lp.simplex import solve_in_integers
-from coppice.bounds.max_flow import narrow_cuts
-from coppice.bounds.network import is_small
+from coppice.bounds.network import is_small, narrow_cuts
 from coppice.bounds.result import CutFamily, NodePotential, WeightedCut
 from coppice.display import Brief
 from coppice.errors import InputError

@@ -24,8 +24,7 @@ from numpy.typing import NDArray
 from coppice import _core
 from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
 from coppice.bounds.lp.simplex import solve_in_integers
-from coppice.bounds.max_flow import narrow_cuts
-from coppice.bounds.network import Network
+from coppice.bounds.network import Network, narrow_cuts
 from coppice.bounds.result import CutFamily, LinkRange, NodePotential, WeightedCut
 from coppice.display import Brief
 

@@ -21,8 +21,16 @@ from itertools import combinations
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.bounds.together.demands import GroupDemand, check_demand, usable_links
-from coppice.bounds.together.needs import divisions, needed_bytes, needs_of_components, needs_of_sets, summed
+from coppice.bounds.together.demands import (
+    GroupDemand,
+    check_demand,
+    divisions,
+    needed_bytes,
+    needs_of_components,
+    needs_of_sets,
+    summed,
+    usable_links,
+)
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology

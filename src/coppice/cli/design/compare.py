@@ -12,7 +12,7 @@ from coppice.cli.terminal import terminal_width
 from coppice.files import write_atomically
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption, PlotOption
-from coppice.simulation.model import IDEAL
+from coppice.simulation.models import IDEAL
 from coppice.text import columns, size_text
 
 if TYPE_CHECKING:

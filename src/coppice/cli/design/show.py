@@ -17,7 +17,7 @@ from coppice.design.limits import CablingLimits
 from coppice.files import write_atomically
 from coppice.options import argument, option
 from coppice.options.shared import USUAL_SIZES, CollectiveOption, JsonOption, OutputOption, SizesOption
-from coppice.simulation.model import IDEAL
+from coppice.simulation.models import IDEAL
 from coppice.text import parse_sizes, percent_text, plural, rate_text, size_text
 
 if TYPE_CHECKING:

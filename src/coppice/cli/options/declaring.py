@@ -39,7 +39,7 @@ def collective_names(incomplete: str) -> list[str]:
 
 def algorithm_names(incomplete: str) -> list[str]:
     """Complete an algorithm; of a comma-separated list the last one."""
-    from coppice.planners.algorithms.listing import listed
+    from coppice.planners.choice import listed
 
     return _last_of(incomplete, sorted({entry.name for entry in listed()}))
 

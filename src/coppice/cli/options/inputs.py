@@ -167,8 +167,7 @@ class ProblemOptions(TopologyOptions, frozen=True, kw_only=True):
 
     def load_problem(self) -> Problem:
         """Problem of the options; a rooted collective without ``--root`` has root 0."""
-        from coppice.bounds.problem import Problem
-        from coppice.bounds.weights import read_demands, read_weights
+        from coppice.bounds.problem import Problem, read_demands, read_weights
 
         topology, collective, weights = self.load(), self.collective, self.weights
         everywhere = collective is Collective.ALL_TO_ALL

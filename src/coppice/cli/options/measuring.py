@@ -12,7 +12,7 @@ from msgspec import Struct
 from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.shared import SizesOption
-from coppice.simulation.model import Model, Sharing
+from coppice.simulation.models import Model, Sharing
 from coppice.text import parse_size, parse_sizes, plural
 
 

@@ -63,7 +63,7 @@ def check(
       coppice switch check --fault losses=0 --fault early_timeouts=0 --set published_rule=1
       coppice switch check --workers 3 --slots 2 --elements 2,1 --fault duplicates=0 --fault early_timeouts=0
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.innetwork.simulated.all_reduce import search_interleavings
+    from coppice.innetwork.simulated import search_interleavings
 
     found = search_interleavings(
         protocol=protocol,

@@ -63,8 +63,7 @@ def export(
       coppice switch export --to p4 --workers 4 --slots 256 -o rack
       coppice switch export --to p4 --hosts hosts.json --values 256 --variant published -o rack
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.innetwork.p4.generator import export_p4
-    from coppice.innetwork.p4.rack import read_rack
+    from coppice.innetwork.p4.generator import export_p4, read_rack
 
     if to not in SWITCH_TARGETS:
         raise InputError(f"there is no export {to!r}: {suggestion(to, SWITCH_TARGETS)}")

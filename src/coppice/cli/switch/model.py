@@ -26,7 +26,7 @@ from coppice.options.shared import (
 from coppice.text import columns, parse_size, plural, short_size, size_text, time_text
 
 if TYPE_CHECKING:
-    from coppice.innetwork.systems.case import AggregationCase
+    from coppice.innetwork.systems.estimate import AggregationCase
     from coppice.innetwork.systems.sweep import AggregationSweep
 
 _HOSTS = ("ring", "sharded-ps", "tree", "ps")
@@ -107,7 +107,7 @@ def model(
       coppice switch model sharp,nvls-tree --topology dgx-h100 --boxes 4
       coppice switch model sharp@spine* --topology fat-tree --split forest
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.innetwork.systems.case import AggregationCase
+    from coppice.innetwork.systems.estimate import AggregationCase
     from coppice.innetwork.systems.registry import MODELLED
     from coppice.innetwork.systems.sweep import sweep as swept
 
@@ -140,7 +140,7 @@ def model(
             raise InputError("expected one of --sweep and --split, found both: leave one out.")
         result = swept(asked, case, size_bytes, over=sweep, values=None if over is None else _values(over))
         if picture is not None:
-            from coppice.comparison.in_network_plot import plot_sweep
+            from coppice.comparison.plot import plot_sweep
 
             plot_sweep(result, picture)
         if as_json:
@@ -225,8 +225,7 @@ def _on_cluster(
     """The systems on the links of a cluster, and the best split of each."""
     from coppice.bounds.problem import Problem
     from coppice.collectives import Collective
-    from coppice.comparison.in_network import modelled_systems
-    from coppice.comparison.in_network_split import split_on_cluster
+    from coppice.comparison.in_network import modelled_systems, split_on_cluster
 
     costs = chosen_model(priced)
     found = modelled_systems(
@@ -296,7 +295,7 @@ def _swept_text(found: AggregationSweep) -> list[str]:
 
 def _further(texts: list[str] | tuple[str, ...]) -> dict[str, Any]:
     """The values of --case, of the types of the fields."""
-    from coppice.innetwork.systems.case import AggregationCase
+    from coppice.innetwork.systems.estimate import AggregationCase
     from coppice.text import suggestion
 
     own = ("workers", "gb_per_s", "slots", "loss")

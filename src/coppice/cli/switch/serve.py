@@ -20,7 +20,7 @@ from coppice.options.shared import JsonOption
 from coppice.text import plural
 
 if TYPE_CHECKING:
-    from coppice.innetwork.serving.server import SwitchServer
+    from coppice.innetwork.serving.client import SwitchServer
 
 
 _LOOK_EVERY_S = 0.05
@@ -52,8 +52,7 @@ def serve(
       coppice switch serve --workers 2 --fault drop=0.01 --fault reorder=0.01 --fault seed=7 --json --report 1
       coppice switch serve --workers 2 --parent 10.0.0.1:9000 --index 0 --siblings 2
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.innetwork.serving.client import read_secret
-    from coppice.innetwork.serving.server import SwitchServer
+    from coppice.innetwork.serving.client import SwitchServer, read_secret
 
     stopping, asked = threading.Event(), threading.Event()
     handlers = {
@@ -105,7 +104,7 @@ def _events(switch: SwitchServer, *, as_json: bool) -> None:
 
 
 def _counters(switch: SwitchServer, *, as_json: bool) -> None:
-    from coppice.innetwork.counters import without_former_names
+    from coppice.innetwork.serving.settings import without_former_names
 
     found = switch.report()
     words = [f"{name} {count}" for name, count in found.items() if isinstance(count, int) and count]
@@ -154,7 +153,7 @@ def xdp(
     Examples:
       coppice switch xdp --hosts xdp-hosts.json --slots 256 --values 256
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.innetwork.counters import without_former_names
+    from coppice.innetwork.serving.settings import without_former_names
     from coppice.innetwork.xdp.switch import read_xdp_hosts, serve_xdp
 
     found = read_xdp_hosts(hosts)

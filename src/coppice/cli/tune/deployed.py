@@ -126,7 +126,7 @@ def settings(
     Examples:
       coppice tune plugin settings NCCL_ALGO=Ring NCCL_BUFFSIZE=8388608 -o site.conf
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.tuning.settings import SETTINGS_VARIABLE, settings_text
+    from coppice.tuning.building import SETTINGS_VARIABLE, settings_text
     from coppice.version import __version__
 
     if as_json:

@@ -16,7 +16,7 @@ from coppice.design.purchase.offers import Offer, offers
 from coppice.design.purchase.performance import NetworkTiming, Slowdown, slowdown, timing
 from coppice.design.purchase.request import Prices, TrainingWorkload
 from coppice.errors import InputError
-from coppice.simulation.model import IDEAL
+from coppice.simulation.models import IDEAL
 from coppice.simulation.simulated import model_record
 
 if TYPE_CHECKING:

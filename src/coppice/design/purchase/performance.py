@@ -24,13 +24,13 @@ from coppice.design.purchase.request import TrainingWorkload, Use
 from coppice.design.schedules.collectives import breadth_first_schedule
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import case_of, find, make
-from coppice.planners.flow.planner import plan_all_to_all
+from coppice.planners.flow import plan_all_to_all
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule, routed
 from coppice.simulation.jobs import Job, simulate_together
-from coppice.simulation.model import IDEAL
+from coppice.simulation.models import IDEAL
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_nodes, set_link_rate, subset

@@ -11,9 +11,9 @@ Four kinds of rules:
 from __future__ import annotations
 
 from coppice.doctor.framework import Diagnosis, run
-from coppice.doctor.msccl import algo, blocks, hangs, steps, text  # noqa: F401  (their rules join the table)
-from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.doctor.msccl import algo, hangs, steps, text  # noqa: F401  (their rules join the table)
 from coppice.doctor.msccl.hangs import reason_not_run
+from coppice.doctor.msccl.text import RULES, MscclFile
 from coppice.doctor.msccl.use import reason_not_used
 from coppice.export.msccl.document import parse_document
 from coppice.export.msccl.targets import target_named

@@ -10,7 +10,7 @@ from functools import lru_cache
 from typing import NamedTuple
 
 from coppice.doctor.framework import ERROR, WARNING, Complaint, Severity
-from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.doctor.msccl.text import RULES, MscclFile
 from coppice.doctor.msccl.use import reason_not_used
 from coppice.errors import InputError
 from coppice.export.msccl.reader import program_of

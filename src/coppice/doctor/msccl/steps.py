@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from coppice.doctor.framework import ERROR, WARNING, Complaint
-from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.doctor.msccl.text import RULES, MscclFile
 from coppice.export.msccl.document import ABSENT, STEP_TYPES
 
 _NOP = STEP_TYPES.index("nop")

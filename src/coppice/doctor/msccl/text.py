@@ -1,4 +1,4 @@
-"""Doctor rules about XML syntax: constructs that the runtimes' hand-written parsers mishandle.
+"""MSCCL XML under examination, and rules about its syntax: constructs that the hand-written parsers mishandle.
 
 They know elements, attributes in double quotes that follow each other with one blank, comments, and blank space of
 blanks and line ends. The rest of XML they do not know.
@@ -8,9 +8,32 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 
-from coppice.doctor.framework import ERROR, WARNING, Complaint
-from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.doctor.framework import ERROR, WARNING, Complaint, Rulebook, Subject
+from coppice.export.msccl.document import Document
+from coppice.export.msccl.targets import MscclTarget
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class MscclFile(Subject):
+    """An MSCCL XML file under examination."""
+
+    data: bytes  # Bytes of the file
+    document: Document  # Its rows
+    target: MscclTarget  # The runtime
+    ranks: int | None  # Ranks of the communicator, or None if not known
+    sizes: tuple[int, ...]  # Message sizes M in bytes at which it is to be used
+
+    def integer(self, key: str) -> int | None:
+        """Integer attribute of ``<algo>``, None where it is missing or invalid."""
+        text = self.document.algo.get(key, "")
+        return int(text) if text.removeprefix("-").isdecimal() and text.isascii() and len(text) < 20 else None
+
+
+RULES = Rulebook[MscclFile]()
+"""Rules about MSCCL XML, for all runtimes that read it."""
+
 
 _COMMENT = re.compile(rb"<!--(.*?)-->", re.DOTALL)
 _TAG = re.compile(rb"<(?P<end>/?)(?P<name>[^\s<>/=]+)(?P<rest>(?:[^<>\"']|\"[^\"]*\"|'[^']*')*)>")

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from coppice.collectives import Collective
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
-from coppice.doctor.msccl.file import RULES, MscclFile
+from coppice.doctor.msccl.text import RULES, MscclFile
 from coppice.export.msccl.targets import shares
 from coppice.fitting.trees import ELEMENT_BYTES
 

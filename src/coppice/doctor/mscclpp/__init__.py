@@ -16,9 +16,9 @@ from __future__ import annotations
 from pathlib import Path
 
 from coppice.doctor.framework import MSCCLPP, Diagnosis, run
-from coppice.doctor.mscclpp import capacity, channels, form, operations  # noqa: F401  (their rules join the table)
+from coppice.doctor.mscclpp import capacity, form, operations  # noqa: F401  (their rules join the table)
 from coppice.doctor.mscclpp.capacity import reason_not_used
-from coppice.doctor.mscclpp.plan import RULES, MscclppPlan
+from coppice.doctor.mscclpp.form import RULES, MscclppPlan
 from coppice.doctor.mscclpp.preload import neighbours_of
 from coppice.export.mscclpp.document import parse_document
 from coppice.export.mscclpp.limits import PRELOAD_DIRECTORY, PRELOAD_SLOTS

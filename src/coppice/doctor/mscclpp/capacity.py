@@ -8,7 +8,7 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.doctor.framework import ERROR, WARNING, Complaint
-from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, entries, listed, number, slots
+from coppice.doctor.mscclpp.form import RULES, MscclppPlan, entries, listed, number, slots
 from coppice.export.mscclpp.limits import LIMITS
 from coppice.export.mscclpp.reader import COLLECTIVES, SCRATCH_BYTES
 

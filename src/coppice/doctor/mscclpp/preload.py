@@ -14,7 +14,7 @@ from typing import Any
 
 from coppice.doctor.framework import ERROR, NOTE, WARNING, Complaint
 from coppice.doctor.mscclpp.capacity import size_range, unit_bytes
-from coppice.doctor.mscclpp.plan import RULES, MscclppPlan, entries, listed, number
+from coppice.doctor.mscclpp.form import RULES, MscclppPlan, entries, listed, number
 from coppice.errors import InputError
 from coppice.export.mscclpp.document import parse_document
 from coppice.export.mscclpp.limits import PRELOAD_DIRECTORY, PRELOAD_SLOTS

@@ -15,8 +15,7 @@ from coppice.doctor.nccl.tuner_table import NAMES, RULES, TunerTable, covers, de
 from coppice.export.formats import Dialect
 from coppice.export.nccl.tuner import FIRST_WITH_PAT, algorithms_of
 from coppice.export.nccl.tuner_reader import ANY, TunerLine, dialect_of
-from coppice.fitting.nccl_tuner.rules import NO_END
-from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS
+from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, NO_END, PROTOCOLS
 from coppice.text import plural
 
 _MOST_LINE = 255

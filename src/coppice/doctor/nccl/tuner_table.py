@@ -10,7 +10,7 @@ from coppice.errors import InputError
 from coppice.export.formats import Dialect
 from coppice.export.nccl.tuner import algorithms_of
 from coppice.export.nccl.tuner_reader import ANY, ParsedTunerTable, TunerLine, dialect_of, read_tuner_table
-from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, PROTOCOLS, impossible
+from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES, PROTOCOLS, impossible
 from coppice.text import plural
 
 NAMES = {name: collective for collective, name in COLLECTIVES.items()}

@@ -19,8 +19,7 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.export.chakra import wire
 from coppice.export.chakra.graph import MessageRows, TraceGraph, TraceNodeKind, graph_of, rows_of
-from coppice.export.exported import Exported
-from coppice.export.formats import ChakraOptions
+from coppice.export.formats import ChakraOptions, Exported
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import Messages, messages_of

@@ -14,11 +14,10 @@ import numpy as np
 from msgspec.structs import asdict
 
 from coppice.errors import CheckError, InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import PROTOCOLS, MscclXmlOptions
+from coppice.export.formats import PROTOCOLS, Exported, MscclXmlOptions
 from coppice.export.msccl.document import is_xml, parse_document
-from coppice.export.msccl.judging import judge_document
 from coppice.export.msccl.program import CallKind, MscclOptions, rough_program
+from coppice.export.msccl.reader import judge_document
 from coppice.export.msccl.targets import TARGETS, MscclTarget, target_named
 from coppice.export.msccl.writer import msccl_xml
 from coppice.files import file_name

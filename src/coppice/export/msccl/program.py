@@ -10,7 +10,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.exported import Excess
+from coppice.export.formats import Excess
 from coppice.export.msccl.rows import STEPS, excesses
 from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.dialects.thread_blocks.assignment import waited_first

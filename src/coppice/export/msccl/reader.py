@@ -1,4 +1,4 @@
-"""Read MSCCL XML into a program, with the semantics of a runtime.
+"""Read MSCCL XML into a program, with the semantics of a runtime, and verify it.
 
 What a loader of any target accepts is read, and what published files contain beyond that: missing ``inplace``,
 ``outofplace``, ``minBytes`` and ``maxBytes``, attributes of other tools, text after the end. Whether a particular
@@ -7,13 +7,16 @@ runtime takes the file is asked of :mod:`coppice.doctor`, whether it is right of
 Positions of steps count as at run time: in the order of the file, a ``nop`` without a dependency not counted; the
 attribute ``s`` plays no part. A wait ends when its step or any later one of that thread block that has ``hasdep``
 is done.
+
+Verify the program of an MSCCL XML file for one or all of the runtimes that read it. A file that says nothing of sizes
+is judged for those at which it comes to an end; one that names a larger size, or that it has no limit, is wrong beyond.
 """
 
 from __future__ import annotations
 
 import os
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import NoReturn
 
 import numpy as np
@@ -23,9 +26,11 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.formats import PROTOCOLS
 from coppice.export.msccl.document import STEP_TYPES, Document, parse_document
-from coppice.export.msccl.targets import TARGETS, shares
+from coppice.export.msccl.targets import TARGETS, shares, target_named
 from coppice.files import file_name, read_bytes
+from coppice.program.dialects.thread_blocks.cutting import PATIENT, SMALLEST, Buffers
 from coppice.program.dialects.thread_blocks.program import Program, StepOp
+from coppice.program.dialects.thread_blocks.verify import ProgramReport, verify_program
 from coppice.program.memory import Buffer
 from coppice.rows import offsets
 
@@ -391,3 +396,57 @@ class _ProgramReader:
                 f"the root of the {collective} is not to be seen ({len(candidates)} ranks could be it): give it.",
             )
         return int(candidates[0])
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class JudgedFile:
+    """Result of verifying a file."""
+
+    program: Program  # Its program; of a file that says nothing of sizes, for those at which it is right
+    report: ProgramReport  # Of the verification
+    warnings: tuple[str, ...]  # What a caller should know
+
+
+def judge_document(
+    document: Document, *, root: int | None = None, target: str | None = None, runs: bool = True
+) -> JudgedFile:
+    """Verify the program of a parsed file.
+
+    Args:
+        root: Root, where the file does not tell.
+        target: Runtime that is to run it; by default it has to be right in all of them.
+        runs: It is to be run as it stands; otherwise its thread blocks are left behind, and what only the kernels
+            of some runtime get wrong is a warning.
+    """
+    buffers = SMALLEST if target is None else target_named(target).buffers
+    reading = program_of(document, root=root)
+    stated = "maxBytes" in document.algo
+    return judge_program(reading.program, buffers, stated=stated, warnings=reading.warnings, runs=runs)
+
+
+def judge_program(
+    program: Program, buffers: Buffers, *, stated: bool, warnings: tuple[str, ...] = (), runs: bool = True
+) -> JudgedFile:
+    """As :func:`judge_document`, for a program.
+
+    Args:
+        runs: As in :func:`judge_document`.
+    """
+    report = verify_program(program, buffers=buffers)
+    notes = list(warnings)
+    if not report.ok and not runs and buffers.early:
+        buffers = PATIENT
+        patient = verify_program(program, buffers=buffers)
+        if len(patient.failures) < len(report.failures):
+            notes.append(f"RCCL must not run the file as it stands: {report.failures[0]}")
+            report = patient
+    most = report.safe_bytes
+    if not report.ok and most and program.max_bytes is None and not stated:
+        limited = replace(program, max_bytes=most)
+        again = verify_program(limited, buffers=buffers)
+        if again.ok:
+            notes.append(
+                f"it is right for messages of up to {most} bytes, and says nothing of sizes: {report.failures[0]}"
+            )
+            program, report = limited, again
+    return JudgedFile(program=program, report=report, warnings=(*notes, *report.warnings))

@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.export.exported import Excess
+from coppice.export.formats import Excess
 from coppice.export.msccl.targets import MscclTarget, target_named
 from coppice.program.dialects.thread_blocks.program import Program, StepOp
 from coppice.rows import offsets, positions

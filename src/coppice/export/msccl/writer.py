@@ -15,7 +15,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.export.exported import require_none
+from coppice.export.formats import require_none
 from coppice.export.msccl.rows import TYPE_OF_OP, XmlRows, excesses_of_rows, rows_for, rows_of
 from coppice.export.msccl.targets import MscclTarget, shares
 from coppice.program.dialects.thread_blocks.program import Program, StepOp

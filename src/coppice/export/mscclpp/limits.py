@@ -12,7 +12,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
 from coppice.collectives import Collective
-from coppice.export.exported import Excess
+from coppice.export.formats import Excess
 from coppice.program.dialects.puts.program import Act, Block, OneSidedProgram, Operation
 from coppice.program.memory import buffer_sizes
 

@@ -7,8 +7,7 @@ from dataclasses import dataclass
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.exported import Excess, Exported
-from coppice.export.formats import MscclppJsonOptions
+from coppice.export.formats import Excess, Exported, MscclppJsonOptions
 from coppice.export.mscclpp.limits import (
     LIMITS,
     PRELOAD_DIRECTORY,

@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from coppice.errors import InputError
-from coppice.export.exported import require_none
+from coppice.export.formats import require_none
 from coppice.export.mscclpp.limits import block_excesses, largest_message
 from coppice.program.dialects.puts.program import Act, Block, OneSidedProgram, Operation, Slots
 from coppice.program.memory import Buffer, buffer_sizes

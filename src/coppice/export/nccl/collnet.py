@@ -12,8 +12,7 @@ from collections import Counter
 from math import gcd
 
 from coppice.errors import CheckError, InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import NcclCollnetOptions
+from coppice.export.formats import Exported, NcclCollnetOptions
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.plan import Plan
 from coppice.text import plural

@@ -22,8 +22,7 @@ from typing import NamedTuple
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import NcclTopoXmlOptions
+from coppice.export.formats import Exported, NcclTopoXmlOptions
 from coppice.files import read_bytes
 from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology

@@ -17,10 +17,17 @@ from collections.abc import Callable, Sequence
 
 from coppice.arguments import expect_one_of
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import Dialect, NcclTunerOptions
-from coppice.fitting.nccl_tuner.rules import NO_END, TunerRule, further_rules, rules_of
-from coppice.fitting.nccl_tuner.timings import ALGORITHMS, COLLECTIVES, model_timings, read_timings
+from coppice.export.formats import Dialect, Exported, NcclTunerOptions
+from coppice.fitting.nccl_tuner import (
+    ALGORITHMS,
+    COLLECTIVES,
+    NO_END,
+    TunerRule,
+    further_rules,
+    model_timings,
+    read_timings,
+    rules_of,
+)
 from coppice.topology.model import Topology
 from coppice.version import __version__
 

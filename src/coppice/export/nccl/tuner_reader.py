@@ -11,7 +11,7 @@ import re
 from dataclasses import dataclass
 
 from coppice.export.formats import Dialect
-from coppice.fitting.nccl_tuner.rules import NO_END
+from coppice.fitting.nccl_tuner import NO_END
 
 Span = tuple[int, int]
 ANY: Span = (0, NO_END)

@@ -19,9 +19,8 @@ from math import isqrt
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import OmpiRulesOptions
-from coppice.export.open_mpi.versions import form_of, version_of
+from coppice.export.formats import Exported, OmpiRulesOptions
+from coppice.export.open_mpi.rules_file import form_of, version_of
 from coppice.fitting.open_mpi import COMPARED, OmpiChoice, choices_of, compared
 from coppice.selection.open_mpi_names import COLLECTIVES, FUNCTIONS
 from coppice.topology.model import Topology

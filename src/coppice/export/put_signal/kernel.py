@@ -20,8 +20,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import PutSignalKernelOptions, PutSignalOptions
+from coppice.export.formats import Exported, PutSignalKernelOptions, PutSignalOptions
 from coppice.export.put_signal.program import provenance_of, verified_put_signal
 from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall, PutSignalProgram
 from coppice.program.memory import all_sizes

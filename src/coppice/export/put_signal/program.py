@@ -12,8 +12,7 @@ from importlib import resources
 from typing import NotRequired, TypedDict
 
 from coppice.errors import InputError
-from coppice.export.exported import Exported
-from coppice.export.formats import PutSignalOptions, PutSignalScriptOptions
+from coppice.export.formats import Exported, PutSignalOptions, PutSignalScriptOptions
 from coppice.export.put_signal.document import put_signal_json
 from coppice.fitting.put_signal import fit_put_signal
 from coppice.program.dialects.put_signal.lower import lower_put_signal

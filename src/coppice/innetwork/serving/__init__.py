@@ -11,10 +11,10 @@ if TYPE_CHECKING:
         SWITCH_VARIABLE,
         SwitchClient,
         SwitchError,
+        SwitchServer,
         parse_address,
         read_secret,
     )
-    from coppice.innetwork.serving.server import SwitchServer
     from coppice.innetwork.serving.settings import ClientSettings, PacketFaults, SwitchSettings
 
 __all__ = [
@@ -31,7 +31,6 @@ __all__ = [
 ]
 
 _PLACES = {
-    "SwitchServer": "server",
     "ClientSettings": "settings",
     "PacketFaults": "settings",
     "SwitchSettings": "settings",

@@ -1,4 +1,4 @@
-"""Settings of a switch and its workers, under one name in the command line, Python and the native code."""
+"""Settings and counters of a switch, under one name in the command line, Python and the native code."""
 
 from __future__ import annotations
 
@@ -95,3 +95,35 @@ class ClientSettings(CheckedRecord, frozen=True):
     join_timeout_s: Annotated[
         float, option("How long the other workers are waited for when the job begins, in seconds.")
     ] = 30.0
+
+
+SWITCHML_COUNTS = (
+    "received",
+    "aggregated",
+    "completed",
+    "duplicate",
+    "answered",
+    "malformed",
+    "unknown_sender",
+    "out_of_range",
+    "stale",
+    "future",
+)
+"""What a switch of SwitchML counts, in the order of the cells of the P4 and XDP programs."""
+
+FORMER_NAMES = {"duplicate": "repeated", "unknown_sender": "stranger", "future": "ahead"}
+
+
+def with_former_names(counts: Mapping[str, int]) -> dict[str, int]:
+    """Add renamed counters under their former names, so that readers of earlier reports find them.
+
+    Examples:
+        >>> with_former_names({"sent": 9, "duplicate": 1})
+        {'sent': 9, 'duplicate': 1, 'repeated': 1}
+    """
+    return {**counts, **{old: counts[new] for new, old in FORMER_NAMES.items() if new in counts}}
+
+
+def without_former_names(counts: Mapping[str, int]) -> dict[str, int]:
+    """Leave out the former names again, for tables that people read."""
+    return {name: count for name, count in counts.items() if name not in FORMER_NAMES.values()}

@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
-from coppice.innetwork.systems.estimate import AggregationEstimate
+from coppice.innetwork.systems.estimate import AggregationCase, AggregationEstimate, SwitchProtocol
 from coppice.innetwork.systems.registry import PROTOCOLS, SYSTEMS, estimate, estimates, find_protocol
 
 __all__ = [

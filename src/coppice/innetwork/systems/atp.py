@@ -7,8 +7,13 @@ from __future__ import annotations
 
 from math import expm1, log1p
 
-from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
-from coppice.innetwork.systems.estimate import AggregationEstimate, fixed_point, microseconds
+from coppice.innetwork.systems.estimate import (
+    AggregationCase,
+    AggregationEstimate,
+    SwitchProtocol,
+    fixed_point,
+    microseconds,
+)
 from coppice.innetwork.systems.switchml import slot_run
 from coppice.innetwork.systems.windows import ATP_BYTES, ValueFrame
 

@@ -9,8 +9,14 @@ from fractions import Fraction
 from math import cbrt
 
 from coppice.errors import InputError
-from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol, refuse_loss
-from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
+from coppice.innetwork.systems.estimate import (
+    AggregationCase,
+    AggregationEstimate,
+    SwitchProtocol,
+    float32_sum,
+    microseconds,
+    refuse_loss,
+)
 
 _TREES = 6
 

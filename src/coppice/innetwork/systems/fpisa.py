@@ -7,8 +7,7 @@ from __future__ import annotations
 
 from functools import partial
 
-from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
-from coppice.innetwork.systems.estimate import AggregationEstimate, fpisa_sum
+from coppice.innetwork.systems.estimate import AggregationCase, AggregationEstimate, SwitchProtocol, fpisa_sum
 from coppice.innetwork.systems.switchml import slot_bytes, slot_estimate
 
 

@@ -10,8 +10,7 @@ from collections.abc import Callable
 from fractions import Fraction
 from math import ceil, log2
 
-from coppice.innetwork.systems.case import AggregationCase
-from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
+from coppice.innetwork.systems.estimate import AggregationCase, AggregationEstimate, float32_sum, microseconds
 
 _SOURCE = "Zhu et al., IEEE Network 2024"
 

@@ -7,8 +7,14 @@ from __future__ import annotations
 
 from fractions import Fraction
 
-from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol, refuse_loss
-from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
+from coppice.innetwork.systems.estimate import (
+    AggregationCase,
+    AggregationEstimate,
+    SwitchProtocol,
+    float32_sum,
+    microseconds,
+    refuse_loss,
+)
 
 
 def box_knee_gb_per_s(children: int, gb_per_s: Fraction) -> Fraction:

@@ -9,8 +9,12 @@ from fractions import Fraction
 from math import ceil
 
 from coppice.errors import InputError
-from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
-from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum
+from coppice.innetwork.systems.estimate import (
+    AggregationCase,
+    AggregationEstimate,
+    SwitchProtocol,
+    float32_sum,
+)
 from coppice.innetwork.systems.hosts import ring_share
 from coppice.innetwork.systems.windows import ValueFrame, tensor_us, turn_us
 

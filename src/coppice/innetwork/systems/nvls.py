@@ -9,8 +9,13 @@ from fractions import Fraction
 from math import ceil, log2
 
 from coppice.errors import InputError
-from coppice.innetwork.systems.case import AggregationCase, refuse_loss
-from coppice.innetwork.systems.estimate import AggregationEstimate, float32_sum, microseconds
+from coppice.innetwork.systems.estimate import (
+    AggregationCase,
+    AggregationEstimate,
+    float32_sum,
+    microseconds,
+    refuse_loss,
+)
 from coppice.innetwork.systems.hosts import ring_share
 
 

@@ -8,17 +8,16 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.innetwork.systems.atp import ATP, atp
 from coppice.innetwork.systems.camdoop import CAMDOOP, camdoop
-from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
-from coppice.innetwork.systems.estimate import AggregationEstimate
+from coppice.innetwork.systems.estimate import AggregationCase, AggregationEstimate, SwitchProtocol
 from coppice.innetwork.systems.fpisa import FPISA, fpisa
 from coppice.innetwork.systems.hosts import YARDSTICKS
 from coppice.innetwork.systems.netagg import NETAGG, netagg
 from coppice.innetwork.systems.netreduce import NETREDUCE, netreduce
 from coppice.innetwork.systems.nvls import nvls, nvls_tree
 from coppice.innetwork.systems.sharp import SHARP, sharp_v1, sharp_v2, sharp_v3
-from coppice.innetwork.systems.streaming import STREAMING, streaming
 from coppice.innetwork.systems.switchagg import SWITCHAGG, switchagg
 from coppice.innetwork.systems.switchml import SWITCHML, switchml
+from coppice.innetwork.systems.windows import STREAMING, streaming
 from coppice.text import suggestion
 
 SYSTEMS: dict[str, Callable[[AggregationCase, int], AggregationEstimate]] = {

@@ -14,7 +14,7 @@ from typing import TYPE_CHECKING
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.systems.case import AggregationCase
+from coppice.innetwork.systems.estimate import AggregationCase
 from coppice.innetwork.systems.hosts import ring_share
 from coppice.innetwork.systems.registry import estimate
 from coppice.text import suggestion

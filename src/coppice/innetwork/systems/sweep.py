@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.innetwork.systems.case import AggregationCase
-from coppice.innetwork.systems.estimate import AggregationEstimate
+from coppice.innetwork.systems.estimate import AggregationCase, AggregationEstimate
 from coppice.innetwork.systems.registry import MODELLED, estimates, named_system
 from coppice.text import suggestion
 

@@ -10,8 +10,12 @@ from dataclasses import dataclass
 from math import ceil
 from typing import Any
 
-from coppice.innetwork.systems.case import AggregationCase, SwitchProtocol
-from coppice.innetwork.systems.estimate import AggregationEstimate, block_float
+from coppice.innetwork.systems.estimate import (
+    AggregationCase,
+    AggregationEstimate,
+    SwitchProtocol,
+    block_float,
+)
 from coppice.innetwork.systems.windows import (
     ValueFrame,
     lossy_tensor_us,

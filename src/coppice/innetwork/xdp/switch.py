@@ -27,8 +27,8 @@ from coppice.arguments import checked
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes
-from coppice.innetwork.counters import SWITCHML_COUNTS, with_former_names
-from coppice.innetwork.p4.rack import number_of_mac
+from coppice.innetwork.p4.generator import number_of_mac
+from coppice.innetwork.serving.settings import SWITCHML_COUNTS, with_former_names
 
 _LIBRARY = "libbpf.so.1"
 _ATTACH_XDP = 37

@@ -17,7 +17,7 @@ from coppice.planners.forest.planner import planned_forest
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.selection import select
-from coppice.simulation.model import Model
+from coppice.simulation.models import Model
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 
@@ -154,7 +154,7 @@ def body_of(
             problem, picked.name, picked.parameters, order=picked.order, relay_gpus=picked.relay_gpus
         ).body
     if collective is Collective.ALL_TO_ALL:
-        from coppice.planners.flow.planner import plan_all_to_all  # brings the linear programs
+        from coppice.planners.flow import plan_all_to_all  # brings the linear programs
 
         return plan_all_to_all(problem)
     return planned_forest(problem).forest

@@ -9,8 +9,7 @@ from coppice.iteration.costs.chosen import forest_pick, known_algorithms, named_
 from coppice.iteration.costs.group import CollectiveCosts
 from coppice.iteration.costs.simulated import SimulatedCosts
 from coppice.iteration.machine import Cluster
-from coppice.simulation.model import Model
-from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.models import DEFAULT_MODEL, Model
 from coppice.text import suggestion
 from coppice.topology.model import Topology
 

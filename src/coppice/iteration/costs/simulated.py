@@ -32,9 +32,8 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import transport_profiles
-from coppice.simulation.joining import joined
-from coppice.simulation.model import Model
-from coppice.simulation.models import DEFAULT_MODEL
+from coppice.simulation.jobs import joined
+from coppice.simulation.models import DEFAULT_MODEL, Model
 from coppice.simulation.simulator import fastest, run
 from coppice.simulation.timeline import Timeline
 from coppice.topology.model import NodeKind, Topology

@@ -11,8 +11,8 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.rows import offsets, ranges
-from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.loads import grouped_sums
 from coppice.topology.model import Topology
 
 MISSING, BETWEEN = -1, -2

@@ -12,7 +12,7 @@ from math import gcd
 
 import numpy as np
 
-from coppice.planners.ring.patch import cycle_cover
+from coppice.planners.ring.tour import cycle_cover
 from coppice.topology.model import Topology
 
 _MAX_FACTORS = 16

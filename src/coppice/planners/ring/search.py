@@ -12,7 +12,6 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.planners.ring.model import Ring, RingTraffic
-from coppice.planners.ring.patch import patched_tour
 from coppice.planners.ring.tour import (
     EXACT_POINTS,
     PathOf,
@@ -20,6 +19,7 @@ from coppice.planners.ring.tour import (
     cut_tours,
     exact_tour,
     local_tour,
+    patched_tour,
     tour_cost,
 )
 from coppice.topology.model import Topology

@@ -23,8 +23,7 @@ from coppice.display import Shown
 from coppice.errors import CheckError, InputError, UnreachableError
 from coppice.planners.synthesis.method import Request
 from coppice.planners.synthesis.p2.group_bounds import groups_bound
-from coppice.planners.synthesis.tacos.matching import Attempts, BestAttempt, Demand, TacosOptions
-from coppice.planners.synthesis.tacos.routes import chunk_routes_of
+from coppice.planners.synthesis.tacos import Attempts, BestAttempt, Demand, TacosOptions, chunk_routes_of
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
 from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan

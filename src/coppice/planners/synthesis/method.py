@@ -104,8 +104,8 @@ class SynthesisMethod:
 METHODS = {
     "sccl": "coppice.planners.synthesis.sccl.search",
     "taccl": "coppice.planners.synthesis.taccl.stages",
-    "te-ccl": "coppice.planners.synthesis.te_ccl.epochs",
-    "tacos": "coppice.planners.synthesis.tacos.matching",
+    "te-ccl": "coppice.planners.synthesis.te_ccl.search",
+    "tacos": "coppice.planners.synthesis.tacos",
     "syccl": "coppice.planners.synthesis.syccl.sketches",
     "blink": "coppice.planners.synthesis.blink.packing",
 }

@@ -11,9 +11,8 @@ from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 from coppice.report.svg import fitted, text_width
-from coppice.report.topology.folding import DrawnGraph
+from coppice.report.topology.folding import DrawnGraph, Layer, NodeRow
 from coppice.report.topology.layers import BEND, GAP, arrange, widened
-from coppice.report.topology.structure import Layer, NodeRow
 
 RowKey = tuple[int, int, int]
 """Layer, level and part of a row; ascending from the network inwards."""

@@ -72,7 +72,7 @@ def direct(topology: Topology, graph: DrawnGraph) -> DrawingLayout:
 
     Examples:
         >>> from coppice.report.topology.folding import fold
-        >>> from coppice.report.topology.structure import structure_of
+        >>> from coppice.report.topology.folding import structure_of
         >>> from coppice.topology.presets import preset
         >>> torus = preset("torus", dims=(3, 4))
         >>> layout = direct(torus, fold(torus, structure_of(torus), [0] * 12))

@@ -14,12 +14,11 @@ from itertools import pairwise
 
 from coppice.report.svg import text_width
 from coppice.report.topology.block import LARGE, PORTS, BoxRows, RowKey, block_of
-from coppice.report.topology.folding import DrawnGraph
+from coppice.report.topology.folding import CAPTIONS, DrawnGraph, Layer
 from coppice.report.topology.geometry import NodeBox
 from coppice.report.topology.lines import routes
 from coppice.report.topology.network import arranged_network, place_network
 from coppice.report.topology.sheet import HEIGHT, WIDE, DrawingLayout, Frame, NodeLabel, Sheet
-from coppice.report.topology.structure import CAPTIONS, Layer
 from coppice.topology.model import Topology
 
 WIDTH = 1100.0
@@ -51,7 +50,7 @@ def layered(topology: Topology, graph: DrawnGraph) -> DrawingLayout:
 
     Examples:
         >>> from coppice.report.topology.folding import fold
-        >>> from coppice.report.topology.structure import structure_of
+        >>> from coppice.report.topology.folding import structure_of
         >>> from coppice.topology.presets import preset
         >>> box = preset("dgx-a100-pcie")
         >>> layout = layered(box, fold(box, structure_of(box), [0] * box.num_nodes))

@@ -8,9 +8,9 @@ from dataclasses import dataclass
 from itertools import pairwise
 
 from coppice.report.topology.block import fit_row
+from coppice.report.topology.folding import NETWORK
 from coppice.report.topology.layers import GAP, arrange, widened
 from coppice.report.topology.sheet import Sheet, arc_depth
-from coppice.report.topology.structure import NETWORK
 
 _BETWEEN = 34.0
 _SLANT, _MOST_SLANT = 0.11, 60.0

@@ -56,7 +56,7 @@ def open_engine(name: str, *, timeout_s: float = 300.0) -> Engine:
         RunError: If the other ranks do not answer.
     """
     if name == "mpi":
-        from coppice.run.engines.mpi.engine import MpiEngine
+        from coppice.run.engines.mpi import MpiEngine
 
         return MpiEngine(exchange_timeout_s=timeout_s)
     if name == "put-signal":
@@ -66,7 +66,7 @@ def open_engine(name: str, *, timeout_s: float = 300.0) -> Engine:
             open_engine("mpi" if by_mpi(os.environ) else "torch", timeout_s=timeout_s), timeout_s=timeout_s
         )
     if name == "shm":
-        from coppice.run.engines.shared_memory.engine import ShmEngine
+        from coppice.run.engines.shared_memory import ShmEngine
 
         if by_mpi(os.environ):
             import mpi4py.MPI

@@ -15,7 +15,7 @@ from fractions import Fraction
 import numpy as np
 
 from coppice.errors import CheckError, InputError
-from coppice.innetwork.clusters.trees import SwitchTrees
+from coppice.innetwork.clusters import SwitchTrees
 from coppice.run.lab.namespaces import Lab
 from coppice.run.processes import end_with_parent, stop
 from coppice.topology.model import NodeKind, Topology

@@ -21,8 +21,7 @@ from coppice.run.communicator.in_network import is_protocol
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.put_signal.engine import PutSignalEngine
-from coppice.run.engines.shared_memory.engine import ShmEngine
-from coppice.run.engines.shared_memory.setup import Exchange
+from coppice.run.engines.shared_memory import Exchange, ShmEngine
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.errors import Mismatch, PeerLost
 from coppice.run.planned import is_plan_file

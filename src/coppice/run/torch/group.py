@@ -17,7 +17,7 @@ import torch.distributed as dist
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
-from coppice.run.engines.shared_memory.setup import store_exchange
+from coppice.run.engines.shared_memory import store_exchange
 from coppice.run.engines.torch.tensors import c10d, put_back, reduce_op, type_of
 from coppice.run.errors import PeerLost, TimedOut
 from coppice.run.torch.backend_path import BackendPath, Options, open_backend_path

@@ -17,9 +17,8 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.schedule.columns import forest_defects
-from coppice.schedule.exact_sums import grouped_sums
 from coppice.schedule.forest import Forest, Phase
-from coppice.schedule.loads import forest_loads
+from coppice.schedule.loads import forest_loads, grouped_sums
 from coppice.schedule.schedule import hops_of
 from coppice.schedule.shape import children, parents, tree_blocks
 from coppice.schedule.verification.paths import check_ends, check_paths, overload

@@ -16,8 +16,7 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.schedule.columns import schedule_defects
-from coppice.schedule.exact_sums import grouped_sums
-from coppice.schedule.loads import LinkLoads, schedule_loads
+from coppice.schedule.loads import LinkLoads, grouped_sums, schedule_loads
 from coppice.schedule.schedule import Schedule, hops_of, routed
 from coppice.schedule.verification.execution import Execution
 from coppice.schedule.verification.paths import check_ends, check_paths, overload

@@ -38,9 +38,9 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound, LinkLengths, WholeTrees
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.schedule.exact_sums import exact_total
 from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.loads import exact_total
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.forest import root_weights, verify_forest
 from coppice.schedule.verification.proof import (

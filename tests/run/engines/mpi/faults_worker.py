@@ -10,7 +10,7 @@ import numpy as np
 from mpi4py import MPI
 
 from coppice.run.communicator.communicator import Communicator
-from coppice.run.engines.mpi.engine import MpiEngine
+from coppice.run.engines.mpi import MpiEngine
 from coppice.run.errors import RunError
 from coppice.topology.presets import preset
 

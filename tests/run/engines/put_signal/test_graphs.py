@@ -15,8 +15,7 @@ from coppice.program.dialects.put_signal.order import is_graph_safe
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.put_signal.device import Awaited, Put
-from coppice.run.engines.put_signal.emulated import EmulatedDevice
-from coppice.run.engines.put_signal.emulated_graph import EmulatedGraph
+from coppice.run.engines.put_signal.emulated import EmulatedDevice, EmulatedGraph
 from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.errors import PeerLost, TimedOut
 from coppice.topology.presets import preset

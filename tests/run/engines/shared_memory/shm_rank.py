@@ -15,8 +15,7 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError
 from coppice.run.engines.datatype import DataType
-from coppice.run.engines.shared_memory.engine import ShmEngine
-from coppice.run.engines.shared_memory.setup import directory_exchange
+from coppice.run.engines.shared_memory import ShmEngine, directory_exchange
 from support.shm_cases import random_case
 
 

@@ -19,8 +19,7 @@ from coppice.program.dialects.rank.lower import lower_for_run
 from coppice.run.engines.datatype import DataType, ReduceOp, combine
 from coppice.run.engines.engine import Engine
 from coppice.run.engines.interpreter import interpret
-from coppice.run.engines.shared_memory.engine import ShmEngine, shm_engines
-from coppice.run.engines.shared_memory.setup import directory_exchange, store_exchange
+from coppice.run.engines.shared_memory import ShmEngine, directory_exchange, shm_engines, store_exchange
 from coppice.run.errors import Mismatch, PeerLost
 from coppice.topology.presets import preset
 from support.rank_groups import by_engines, in_threads

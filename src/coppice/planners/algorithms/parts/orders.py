@@ -29,8 +29,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import InputError
 from coppice.planners.algorithms.parts.boxes import RELAY, boxes, crossings, hop_costs, short_path, short_tour
-from coppice.planners.ring.patch import patched_tour
-from coppice.planners.ring.tour import local_tour
+from coppice.planners.ring.tour import local_tour, patched_tour
 from coppice.topology.model import Topology
 
 POLICIES = ("rank", "rail", "dfs", "near")

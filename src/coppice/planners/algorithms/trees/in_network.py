@@ -29,9 +29,9 @@ from math import lcm
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
-from coppice.planners.algorithms.parts.binary_trees import depths, pair_of_trees
 from coppice.planners.algorithms.parts.boxes import boxes
 from coppice.planners.algorithms.parts.switch_trees import Edge, ForestRows, downward, meeting_points, upward
+from coppice.planners.algorithms.parts.trees import depths, pair_of_trees
 from coppice.schedule.forest import Forest, Phase
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router

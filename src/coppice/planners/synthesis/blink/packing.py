@@ -20,8 +20,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
-from coppice.planners.synthesis.blink.growing import GrowingForest
-from coppice.planners.synthesis.blink.packings import Packed, exact_packing, weighted_packing
+from coppice.planners.synthesis.blink.packings import GrowingForest, Packed, exact_packing, weighted_packing
 from coppice.planners.synthesis.blink.routes import EdgeRoute, EdgeRoutes, Fabric, one_hop, routes_between
 from coppice.planners.synthesis.blink.whole import whole_packing
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod

@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coppice.errors import UnreachableError
 from coppice.planners.synthesis.mip.routes import Route
-from coppice.planners.synthesis.mip.timed import Piece, TimedSend
+from coppice.planners.synthesis.timed import Piece, TimedSend
 
 _FAR = 1e15
 

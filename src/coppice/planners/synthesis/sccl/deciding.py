@@ -28,9 +28,15 @@ from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import UnreachableError
 from coppice.planners.synthesis.method import Request, Status
-from coppice.planners.synthesis.sccl.commodities import Commodity, dual, slot_weights
 from coppice.planners.synthesis.sccl.encoding import ChunkSend, SendSolution, StepFormula, StepInstance
-from coppice.planners.synthesis.sccl.model import StepModel, SymmetryImages, model_of
+from coppice.planners.synthesis.sccl.model import (
+    Commodity,
+    StepModel,
+    SymmetryImages,
+    dual,
+    model_of,
+    slot_weights,
+)
 from coppice.planners.synthesis.sccl.routes import StepRoutes, find_routes
 from coppice.rows import offsets
 from coppice.schedule.schedule import Op, Schedule

@@ -30,8 +30,13 @@ from coppice.bounds.network import check_problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
-from coppice.planners.synthesis.syccl.dimensions import Dimension, coordinate_systems, whole
-from coppice.planners.synthesis.syccl.groups import GroupSolver, SolvedDimension
+from coppice.planners.synthesis.syccl.dimensions import (
+    Dimension,
+    GroupSolver,
+    SolvedDimension,
+    coordinate_systems,
+    whole,
+)
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
 from coppice.rows import offsets, ranges
 from coppice.schedule.schedule import Op

@@ -22,9 +22,8 @@ import numpy as np
 from coppice.errors import InputError
 from coppice.planners.synthesis.mip.greedy import distances
 from coppice.planners.synthesis.mip.program import MixedProgram, MixedSolution
-from coppice.planners.synthesis.mip.timed import Copying, Piece
-from coppice.planners.synthesis.taccl.network import SketchedNetwork
-from coppice.planners.synthesis.taccl.sketch import turned_rank
+from coppice.planners.synthesis.taccl.network import SketchedNetwork, turned_rank
+from coppice.planners.synthesis.timed import Copying, Piece
 
 Hops = dict[tuple[int, int], int]
 """Route on which a piece comes to a rank, by piece and rank."""

@@ -24,7 +24,15 @@ from coppice.errors import InputError
 from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.mip.greedy import LinkUse, greedy_sends
 from coppice.planners.synthesis.mip.program import MixedProgram, MixedSolution, SearchLimits
-from coppice.planners.synthesis.mip.timed import (
+from coppice.planners.synthesis.taccl.network import (
+    CommunicationSketch,
+    Costs,
+    SketchedNetwork,
+    read_sketch,
+    suited_sketch,
+)
+from coppice.planners.synthesis.taccl.routing import Hops, RoutingProgram, Transfer, needed_hops, ordered
+from coppice.planners.synthesis.timed import (
     COLLECTIVES,
     Copying,
     Piece,
@@ -32,9 +40,6 @@ from coppice.planners.synthesis.mip.timed import (
     combined,
     require_equal_sizes,
 )
-from coppice.planners.synthesis.taccl.network import Costs, SketchedNetwork, suited_sketch
-from coppice.planners.synthesis.taccl.routing import Hops, RoutingProgram, Transfer, needed_hops, ordered
-from coppice.planners.synthesis.taccl.sketch import CommunicationSketch, read_sketch
 from coppice.text import parse_size, percent_text, size_text, time_text
 
 _MOST_TOGETHER = 6

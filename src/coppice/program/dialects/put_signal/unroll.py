@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from coppice.program.dialects.put_signal.order import CallOrder
 from coppice.program.dialects.put_signal.program import PutSignalAct, PutSignalCall
 from coppice.program.memory import ProgramMemory
-from coppice.program.model import MemoryAccesses, Points, ProgramExecution, Values
+from coppice.program.order import MemoryAccesses, Points, ProgramExecution, Values
 from coppice.rows import inverse, offsets
 
 _Ints = NDArray[np.int64]

@@ -14,11 +14,10 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coppice.errors import InputError
-from coppice.program.dialects.puts.events import Events, Touch, events_of
+from coppice.program.dialects.puts.events import Events, Touch, events_of, sub_chunkings
 from coppice.program.dialects.puts.order import run_order
 from coppice.program.dialects.puts.program import Act, OneSidedProgram
 from coppice.program.dialects.puts.structure import check_form
-from coppice.program.dialects.puts.sub_chunks import sub_chunkings
 from coppice.program.memory import NOTHING
 from coppice.program.moves import ChunkTrace, Move, check_ranks, schedule_of_moves
 from coppice.program.order import Deadlock

@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 
 from coppice.program.dialects.puts.events import Events, Touch
 from coppice.program.dialects.puts.program import Act, Slots
-from coppice.program.model import MemoryAccesses, Points, ProgramExecution, Values
+from coppice.program.order import MemoryAccesses, Points, ProgramExecution, Values
 from coppice.rows import inverse
 
 _Ints = NDArray[np.int64]

@@ -15,12 +15,11 @@ from typing import ClassVar
 
 import numpy as np
 
-from coppice.program.dialects.puts.events import Events, events_of
+from coppice.program.dialects.puts.events import Events, SlotSubChunks, events_of, sub_chunkings
 from coppice.program.dialects.puts.order import check_every_order, known_order, run_order
 from coppice.program.dialects.puts.program import Act, OneSidedProgram
 from coppice.program.dialects.puts.races import find_races
 from coppice.program.dialects.puts.structure import check_form
-from coppice.program.dialects.puts.sub_chunks import SlotSubChunks, sub_chunkings
 from coppice.program.dialects.puts.unroll import EventAccesses
 from coppice.program.judge import ChunkNames, Judgement, value_faults
 from coppice.program.memory import Buffer

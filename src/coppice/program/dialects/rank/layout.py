@@ -20,7 +20,7 @@ from coppice.errors import InputError
 from coppice.program.dialects.rank.program import RankBuffer, buffer_elements
 from coppice.program.dialects.rank.steps import transfer_steps
 from coppice.rows import begins_run, first_rows
-from coppice.schedule.layout import chunk_bounds, size_and_weight
+from coppice.schedule.lower import chunk_bounds, size_and_weight
 from coppice.schedule.schedule import Op, Schedule
 
 Addresses = tuple[NDArray[np.int64], NDArray[np.int64]]
@@ -186,7 +186,7 @@ class ValueLayout:
 
 
 def slot_starts(schedule: Schedule, count: int) -> NDArray[np.int64]:
-    """First element of every slot, and the end of the last one, as :func:`~coppice.schedule.layout.chunk_bounds` cuts.
+    """First element of every slot, and the end of the last one, as :func:`~coppice.schedule.lower.chunk_bounds` cuts.
 
     Examples:
         >>> from coppice.planners.algorithms.algorithm import AlgorithmCase

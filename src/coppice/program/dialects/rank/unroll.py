@@ -17,7 +17,7 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.program.dialects.rank.program import RankBuffer, RankProgram, RowKind
 from coppice.program.memory import SlotContents, aligned_cuts, given_columns, heads_of, wanted_columns
-from coppice.program.model import MemoryAccesses, Points, ProgramExecution, Values
+from coppice.program.order import MemoryAccesses, Points, ProgramExecution, Values
 from coppice.rows import offsets, ranges
 
 _Ints = NDArray[np.int64]

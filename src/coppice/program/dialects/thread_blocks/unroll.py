@@ -31,7 +31,7 @@ from coppice.program.dialects.thread_blocks.cutting import Buffers
 from coppice.program.dialects.thread_blocks.program import Program, StepOp
 from coppice.program.dialects.thread_blocks.structure import MessagePairs, step_addresses
 from coppice.program.memory import ProgramMemory
-from coppice.program.model import MemoryAccesses, Points, ProgramExecution, Values
+from coppice.program.order import MemoryAccesses, Points, ProgramExecution, Values
 from coppice.rows import inverse, offsets
 
 _Ints = NDArray[np.int64]

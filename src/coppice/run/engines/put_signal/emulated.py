@@ -6,11 +6,15 @@ data land at any time before its signal, also long after the call, and across pe
 comes next, and how long it is put off, is drawn from a seed. Threads and processes have a course of their own beside
 it, so that one seed does not make one run: :mod:`coppice.program.dialects.put_signal.fuzzer` does that.
 
-What a :class:`~coppice.run.engines.put_signal.emulated_graph.EmulatedGraph` has recorded is carried out as CUDA graphs
+What a :class:`~coppice.run.engines.put_signal.emulated.EmulatedGraph` has recorded is carried out as CUDA graphs
 of NCCL 2.30.3 are: signals are flags, apart from the counters of other calls and without any number that a host keeps;
 a flag is raised when the one before was taken, and the call that raises it is over only then.
 
 Data are written before the counters that signal them; other ranks see it so where stores keep their order (x86-64).
+
+Graphs of the emulated device: calls captured once and replayed, as CUDA graphs are. A replay issues what was recorded
+and nothing else: no window is made, nothing is exchanged between the hosts, and no number that a host keeps goes into
+it. Every rank replays as often as all others.
 """
 
 from __future__ import annotations
@@ -22,6 +26,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import partial, wraps
 from itertools import chain
+from types import TracebackType
 from typing import Any, Concatenate, ParamSpec, cast
 
 import numpy as np
@@ -465,3 +470,59 @@ class EmulatedDevice:
         what.data, what.landed = None, True
         self._arrive(what)
         return True
+
+
+class EmulatedGraph:
+    """Captured calls of one rank; calls within ``with`` are captured instead of executed.
+
+    Args:
+        device: The rank's device.
+
+    Examples:
+        >>> from coppice.run.engines.numpy import numpy_engines
+        >>> [below] = numpy_engines(1)
+        >>> device = EmulatedDevice(0, 1, below.exchange)
+        >>> device.prepare(4096, communicators=1, streams=1)
+        >>> with EmulatedGraph(device) as graph:
+        ...     device.copy(0, 0, 8, 8)
+        >>> graph.calls
+        1
+        >>> graph.replay(timeout_s=10)
+        >>> device.close()
+    """
+
+    def __init__(self, device: EmulatedDevice) -> None:
+        self._device = device
+        self._record: list[Callable[[], None]] = []
+
+    @property
+    def calls(self) -> int:
+        """Number of captured calls."""
+        return len(self._record)
+
+    def __enter__(self) -> EmulatedGraph:
+        if self._device.record is not None or self._record:
+            raise InputError(
+                "expected a new graph, and no other that is recorded: make one graph after the other."
+            )
+        self._device.record = self._record
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._device.record = None
+
+    def replay(self, *, timeout_s: float = 300.0) -> None:
+        """Execute the calls; collective over the ranks.
+
+        Args:
+            timeout_s: Longest wait for what comes last.
+        """
+        self._device.replaying = True
+        try:
+            for call in self._record:
+                call()
+        finally:
+            self._device.replaying = False
+        self._device.finish("a replay", timeout_s)

@@ -20,10 +20,10 @@ from coppice.program.dialects.thread_blocks.operations.connections import (
     chains_of,
     connect,
 )
-from coppice.program.dialects.thread_blocks.operations.fusion import fuse
 from coppice.program.dialects.thread_blocks.operations.instructions import (
     InstructionGraph,
     SlotOperation,
+    fuse,
     instructions_of,
 )
 from coppice.program.dialects.thread_blocks.operations.sequence import Stuck, block_lists, sequence

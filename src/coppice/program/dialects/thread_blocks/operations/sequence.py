@@ -15,8 +15,11 @@ from collections.abc import Callable
 
 from coppice.errors import CheckError, InputError
 from coppice.program.dialects.thread_blocks.operations.connections import BlockTable, OpenBlock
-from coppice.program.dialects.thread_blocks.operations.fusion import depths_of, heights_of
-from coppice.program.dialects.thread_blocks.operations.instructions import InstructionGraph
+from coppice.program.dialects.thread_blocks.operations.instructions import (
+    InstructionGraph,
+    depths_of,
+    heights_of,
+)
 
 
 class Stuck(Exception):  # noqa: N818 (an outcome, caught by the lowering)

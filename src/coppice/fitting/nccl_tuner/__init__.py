@@ -1,1 +1,0 @@
-"""Timings of NCCL algorithms and tuner-table rules derived from them."""

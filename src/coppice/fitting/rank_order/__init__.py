@@ -1,1 +1,0 @@
-"""Rank orders that keep groups close in the network."""

@@ -1,1 +1,0 @@
-"""Ring algorithms."""

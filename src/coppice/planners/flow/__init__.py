@@ -1,1 +1,0 @@
-"""Flow planners: all-to-all, gather and scatter."""

@@ -1,1 +1,0 @@
-"""Engine over MPI, and MPI's own collectives."""

@@ -1,1 +1,0 @@
-"""Engine for ranks of one host, over shared memory and the native core."""
