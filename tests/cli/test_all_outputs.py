@@ -284,7 +284,7 @@ def of_a_switch(do: Callable[[Any, Any], object]) -> Callable[[Run, pytest.Monke
     """What a switch prints while it serves."""
 
     def printed(_: Run, monkeypatch: pytest.MonkeyPatch, __: Path) -> str:
-        from coppice.innetwork.serving.client import SwitchServer
+        from coppice.innetwork.serving.udp import SwitchServer
 
         lines: list[str] = []
         written = SimpleNamespace(write=lines.append, flush=lambda: None)

@@ -7,7 +7,7 @@ import sys
 
 import numpy as np
 
-from coppice.innetwork.serving.client import SwitchClient
+from coppice.innetwork.serving.udp import SwitchClient
 
 
 def main() -> None:

@@ -20,7 +20,7 @@ from coppice.options.shared import JsonOption
 from coppice.text import plural
 
 if TYPE_CHECKING:
-    from coppice.innetwork.serving.client import SwitchServer
+    from coppice.innetwork.serving.udp import SwitchServer
 
 
 _LOOK_EVERY_S = 0.05
@@ -52,7 +52,7 @@ def serve(
       coppice switch serve --workers 2 --fault drop=0.01 --fault reorder=0.01 --fault seed=7 --json --report 1
       coppice switch serve --workers 2 --parent 10.0.0.1:9000 --index 0 --siblings 2
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.innetwork.serving.client import SwitchServer, read_secret
+    from coppice.innetwork.serving.udp import SwitchServer, read_secret
 
     stopping, asked = threading.Event(), threading.Event()
     handlers = {

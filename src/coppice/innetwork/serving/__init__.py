@@ -6,7 +6,8 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coppice.innetwork.serving.client import (
+    from coppice.innetwork.serving.settings import ClientSettings, PacketFaults, SwitchSettings
+    from coppice.innetwork.serving.udp import (
         SECRET_VARIABLE,
         SWITCH_VARIABLE,
         SwitchClient,
@@ -15,7 +16,6 @@ if TYPE_CHECKING:
         parse_address,
         read_secret,
     )
-    from coppice.innetwork.serving.settings import ClientSettings, PacketFaults, SwitchSettings
 
 __all__ = [
     "SECRET_VARIABLE",
@@ -41,4 +41,4 @@ def __getattr__(name: str) -> Any:
     """Load a name on first use, so that settings of a switch do not load the native code."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    return getattr(import_module(f"{__name__}.{_PLACES.get(name, 'client')}"), name)
+    return getattr(import_module(f"{__name__}.{_PLACES.get(name, 'udp')}"), name)

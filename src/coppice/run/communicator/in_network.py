@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.decoding import decodable
 from coppice.errors import CoppiceError, InputError
-from coppice.innetwork.serving.client import (
+from coppice.innetwork.serving.settings import ClientSettings
+from coppice.innetwork.serving.udp import (
     SECRET_VARIABLE,
     SWITCH_VARIABLE,
     SwitchClient,
@@ -28,7 +29,6 @@ from coppice.innetwork.serving.client import (
     parse_address,
     read_secret,
 )
-from coppice.innetwork.serving.settings import ClientSettings
 from coppice.native import _switch
 from coppice.options import options_of
 from coppice.program.dialects.rank.program import RankProgram
@@ -37,7 +37,7 @@ from coppice.run.engines.engine import Engine
 from coppice.run.errors import RunError
 
 SETTINGS_VARIABLE = "COPPICE_SWITCH_SETTINGS"
-"""Options of :class:`~coppice.innetwork.serving.client.SwitchClient`, as in ``values=64,slots=128``."""
+"""Options of :class:`~coppice.innetwork.serving.udp.SwitchClient`, as in ``values=64,slots=128``."""
 
 _OPTIONS = ("values", "slots", "window", "threads", "timeout_ms", "silence_s", "join_timeout_s")
 """Those that are no matter of the protocol."""

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import IO
 
 from coppice.errors import CheckError, InputError
-from coppice.innetwork.serving.client import SWITCH_VARIABLE
+from coppice.innetwork.serving.udp import SWITCH_VARIABLE
 from coppice.run.lab.namespaces import IDENTITY, Lab
 from coppice.run.processes import end_with_parent, stop
 

@@ -82,7 +82,7 @@ class SwitchClient:
         InputError: If an option is out of range.
 
     Examples:
-        >>> from coppice.innetwork.serving.client import SwitchServer
+        >>> from coppice.innetwork.serving.udp import SwitchServer
         >>> with (
         ...     SwitchServer() as switch,
         ...     SwitchClient(switch.address, worker=0, workers=1, element="int32") as worker,
@@ -228,7 +228,7 @@ class SwitchServer:
 
     Examples:
         >>> import numpy as np
-        >>> from coppice.innetwork.serving.client import SwitchClient
+        >>> from coppice.innetwork.serving.udp import SwitchClient
         >>> with SwitchServer(workers=1) as switch:
         ...     with SwitchClient(switch.address, worker=0, workers=1) as worker:
         ...         worker.all_reduce(np.ones(3, dtype=np.float32)).tolist()
