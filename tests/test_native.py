@@ -29,7 +29,7 @@ def test_any_other_name_is_none_of_its_own() -> None:
 
 def test_the_command_line_prints_it_as_a_sentence() -> None:
     program = "import sys; sys.modules['coppice._switch'] = None; from coppice.cli import main; main()"
-    command = [sys.executable, "-c", program, "switch", "check", "--protocol", "switchml"]
+    command = [sys.executable, "-c", program, "switch", "check", "--system", "switchml"]
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert re.fullmatch(

@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import inspect
 from collections import defaultdict
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
 
+import coppice
 from cli.conftest import Run
 from cli.test_manners import commands
+from coppice.options.shared import USUAL_SIZE, USUAL_SIZES
+from coppice.text import sizes_of
 
 MOST = 160
 """Distinct options over all commands: who adds one looks for the name that is there already."""
@@ -21,10 +25,10 @@ FORMS = {
     "--output": "a folder where there are several files",
     "--pieces": "the best number is searched by simulation only",
     "--order": "a comparison takes the better of both",
-    "--protocol": "those of NCCL are three, those of switches names",
+    "--protocol": "a library writes them as NCCL does",
     "--target": "an export says which there are",
     "--to": "each says which there are",
-    "--trees": "a plan may be taken as it is, switches add in whole trees",
+    "--trees": "a plan may be taken as it is",
     "--values": "programs of switches are written for two numbers",
     "--size": "commands that simulate take several",
 }
@@ -41,15 +45,13 @@ DEFAULTS = {
     "--output": "pages and lists have names of their own",
     "--pieces": "the best number is searched by simulation only",
     "--policy": "what is compared or tuned",
-    "--protocol": "switches speak one, models have several",
     "--root": "nccl-tests has a root always",
     "--rounds": "what is measured in a round",
     "--shard": "a module is not sharded",
-    "--size": "64M for one, 1K:4G for many, none where it chooses",
+    "--size": "64M for one, one list for many, none where it chooses",
     "--slots": "a search of all interleavings is small",
     "--time-limit": "where there is none, work ends by itself",
     "--top": "rows are long or short",
-    "--trees": "one tree where switches add",
     "--values": "a search of all interleavings is small",
     "--workers": "a search is small, a model usual, a switch takes any",
 }
@@ -138,6 +140,10 @@ def test_a_former_name_leads_to_one_that_there_is(words: str, flag: str, now: An
         ("select --library mpich --ranks 4 --size 1K", "--ranks is now --num-ranks."),
         ("select --library mpich --num-ranks 4 --size 1K --non-commutative", "--call commutative=no."),
         ("train search llama3-8b --cluster dgx-a100 --global-batch 8", "--cluster is now --topology."),
+        ("placement star --set gpus=4 --axes dp=4 --reduce dp --limit programs=1", "--limit is now --list."),
+        ("placement star --set gpus=4 --axes dp=4 --reduce dp --relays", "--relays is now --relay-unranked."),
+        ("switch place fat-tree --budget 1 --trees 2", "--trees is now --parts."),
+        ("switch check --protocol switchml", "--protocol is now --system."),
         (
             "switch check --losses 0 --duplicates 0 --early-timeouts 0",
             "--losses is now --fault losses=VALUE.",
@@ -156,6 +162,48 @@ def test_a_former_name_has_the_value_of_the_new_one(run: Run) -> None:
     now = run("compare", "star", "--set", "gpus=4", "--size", "1K", "-a", "ring", "--assume", "overhead=5")
     without = run("compare", "star", "--set", "gpus=4", "--size", "1K", "-a", "ring", "--model", "ideal")
     assert before.out == now.out != without.out
+
+
+def test_sizes_have_one_default_list_and_one_size_of_it() -> None:
+    several = {each.default for each in declared()["--size"]} - {None}
+    assert several == {USUAL_SIZE, USUAL_SIZES}
+    stepped = [
+        each.params for _, each in commands() if any("--stepfactor" in param.opts for param in each.params)
+    ]
+    assert len(stepped) == 2
+    for params in stepped:
+        first, last, factor = (
+            next(param.default for param in params if flag in param.opts)
+            for flag in ("--minbytes", "--maxbytes", "--stepfactor")
+        )
+        assert f"{first}:{last}:{factor}" == USUAL_SIZES
+    assert sizes_of(USUAL_SIZE)[0] in sizes_of(USUAL_SIZES)
+    for verb in (coppice.compare, coppice.bench, coppice.tune.sweep):
+        assert inspect.signature(verb).parameters["sizes"].default == USUAL_SIZES
+
+
+ONE_MEANING = {
+    "--fault": "Faults of packets",
+    "--limit": "Upper limits",
+    "--list": "How many to list",
+    "--option": "Option of another export",
+    "--parts": "Equal parts of each job",
+    "--relay-unranked": "GPUs without a rank",
+    "--service": "What is served",
+    "--system": "System in the network",
+    "--trees": None,
+    "--protocol": None,
+}
+"""Names that had several meanings, and how the help of each command that has one begins; None: by the commands."""
+
+
+def test_names_that_had_several_meanings_have_one() -> None:
+    for name, words in ONE_MEANING.items():
+        for each in declared()[name]:
+            assert words is None or each.help.startswith(words), (name, each)
+    assert {each.command for each in declared()["--trees"]} == {"bound", "plan", "export"}
+    assert {each.command for each in declared()["--protocol"]} == {"simulate", "export"}
+    assert "--relays" not in declared()
 
 
 def test_a_value_is_not_taken_for_a_name(run: Run) -> None:

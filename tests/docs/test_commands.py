@@ -80,8 +80,8 @@ REASONS = {
 
 FAULTS = (
     "coppice doctor plan.mscclpp.json --target mscclpp --num-ranks 16 --size 1M:2G",
-    "coppice doctor examples/ompi-advice.conf --target ompi-rules --option shapes=2x16,1x8",
-    "coppice doctor examples/mpich-advice.env --target mpich-env --option shapes=2x12",
+    "coppice doctor examples/ompi-advice.conf --target ompi-rules --fact shapes=2x16,1x8",
+    "coppice doctor examples/mpich-advice.env --target mpich-env --fact shapes=2x12",
 )
 """Commands that show what is wrong with a file, with exit code 1."""
 

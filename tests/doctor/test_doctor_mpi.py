@@ -400,7 +400,7 @@ def test_page(monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str
     monkeypatch.chdir(ROOT)
     page = (ROOT / "docs" / "stock-libraries.md").read_text()
     shown = re.findall(
-        r"```console\n\$ coppice doctor (\S+) --target (\S+) --option (\S+)\n(.*?)```", page, re.DOTALL
+        r"```console\n\$ coppice doctor (\S+) --target (\S+) --fact (\S+)\n(.*?)```", page, re.DOTALL
     )
     assert len(shown) == 2
     for file, target, option, output in shown:

@@ -124,7 +124,7 @@ def test_the_commands_export_verify_and_diagnose(plan_file: Path, tmp_path: Path
     assert judged.code == 0
     findings: Any = judged.json["findings"]
     assert [each["rule"] for each in findings] == ["D01", "V06"]
-    assert run("doctor", made, "--target", "nccl", "--option", "version=2.28").code == 1
+    assert run("doctor", made, "--target", "nccl", "--fact", "version=2.28").code == 1
 
 
 def test_a_program_that_overwrites_does_not_verify(plan_file: Path, tmp_path: Path, run: Run) -> None:
@@ -181,17 +181,17 @@ def test_schedules_are_for_programs_of_puts(plan_file: Path, run: Run) -> None:
 def test_what_is_asked_of_nccl_is_not_asked_of_others(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "algo.xml"
     file.write_text("<algo></algo>")
-    found = run("doctor", file, "--target", "rccl", "--option", "version=2.30")
+    found = run("doctor", file, "--target", "rccl", "--fact", "version=2.30")
     assert found.code == 2
-    assert "`--option` is for tuning files and nccl" in found.err
+    assert "`--fact` is for tuning files and nccl" in found.err
 
 
 def test_the_doctor_is_told_a_thing_once(tmp_path: Path, run: Run) -> None:
     file = tmp_path / "made.psp.json"
     file.write_bytes(text_of(tree_of(small_programs()[0])))
-    found = run("doctor", file, "--target", "nccl", "--option", "version=2.30", "--option", "version=2.29.2")
+    found = run("doctor", file, "--target", "nccl", "--fact", "version=2.30", "--fact", "version=2.29.2")
     assert found.code == 2
-    assert "--option gives version twice ('2.30' and '2.29.2'): keep one" in found.err
+    assert "--fact gives version twice ('2.30' and '2.29.2'): keep one" in found.err
 
 
 def test_sums_of_switches_are_no_puts() -> None:

@@ -99,7 +99,7 @@ CHECKS: list[Check] = [
     Check(
         ONE_GPU,
         "with relays four NICs at 48, and what two far ones get through sockets",
-        "coppice bound two_hosts.json --ranks 0,8 --relays -c all_reduce --json",
+        "coppice bound two_hosts.json --ranks 0,8 --relay-unranked -c all_reduce --json",
         lambda answer: 192 <= Fraction(answer.json["algbw_exact"]) <= 236,
     ),
     Check(

@@ -21,7 +21,7 @@ def _has(*words: str, status: int | None = None) -> Callable[[Answer], object]:
     return judge
 
 
-_RCCL_TABLE = "coppice doctor rccl_tuner_gfx950.conf --target nccl-tuner --option dialect"
+_RCCL_TABLE = "coppice doctor rccl_tuner_gfx950.conf --target nccl-tuner --fact dialect"
 _SUBSET = "coppice doctor subset_gpus_nccl_cu_tuning.conf --target nccl-tuner"
 _MPI = "34-open-mpi-rule-files"
 
@@ -42,7 +42,7 @@ CHECKS: list[Check] = [
     Check(
         "09-aws-p5-skeletons",
         "the new file: sound, and two hosts nearly fill a tree of XML",
-        "coppice doctor p5.48xl-topo-pr1226.xml --target nccl-topo --option gpus=8 --option boxes=2",
+        "coppice doctor p5.48xl-topo-pr1226.xml --target nccl-topo --fact gpus=8 --fact boxes=2",
         _has("no errors", "2 hosts have 243 of the 256 elements", status=0),
     ),
     Check(
@@ -120,7 +120,7 @@ CHECKS: list[Check] = [
         Check(
             _MPI,
             f"the only list, for 64 ranks, holds for fewer as well ({version}), as Open MPI 5.0.11 does",
-            f"coppice doctor scatter.conf --target ompi-rules --option shapes=1x16,2x48 --option version={version}",
+            f"coppice doctor scatter.conf --target ompi-rules --fact shapes=1x16,2x48 --fact version={version}",
             _has("for 64 ranks holds for 2 to 63 ranks, too, as the job has them (16, 48)", status=0),
         )
         for version in ("4.1.6", "5.0.11")
@@ -128,31 +128,31 @@ CHECKS: list[Check] = [
     Check(
         _MPI,
         "4.0.3 counts one element, so that the rule from 8192 bytes on is never reached",
-        "coppice doctor scatter.conf --target ompi-rules --option shapes=1x16 --option version=4.0.3",
+        "coppice doctor scatter.conf --target ompi-rules --fact shapes=1x16 --fact version=4.0.3",
         _has("the size of scatter is that of one element times the ranks", "before 4.1"),
     ),
     Check(
         _MPI,
         "64 to 1K are binomial, 8K is linear_nb",
-        "coppice doctor scatter.conf --target ompi-rules --option shapes=2x64 --size 64,128,1K,8K",
+        "coppice doctor scatter.conf --target ompi-rules --fact shapes=2x64 --size 64,128,1K,8K",
         _has("64..1K: binomial (line 6)", "8K: linear_nb (line 7)"),
     ),
     Check(
         _MPI,
         "a list for 0 ranks is meant for all",
-        "coppice doctor version2.conf --target ompi-rules --option shapes=2x64,1x100,2x105 --option version=5.0.7",
+        "coppice doctor version2.conf --target ompi-rules --fact shapes=2x64,1x100,2x105 --fact version=5.0.7",
         lambda answer: answer.status == 0 and "O06" not in answer.text and "no errors" in answer.text,
     ),
     Check(
         _MPI,
         "4.1.6 does not know the second form",
-        "coppice doctor version2.conf --target ompi-rules --option shapes=2x64 --option version=4.1.6",
+        "coppice doctor version2.conf --target ompi-rules --fact shapes=2x64 --fact version=4.1.6",
         _has("5.0.7 and later", status=1),
     ),
     Check(
         _MPI,
         "the fifth number may be missing",
-        "coppice doctor version2_mixed.conf --target ompi-rules --option shapes=2x64 --option version=5.0.7 "
+        "coppice doctor version2_mixed.conf --target ompi-rules --fact shapes=2x64 --fact version=5.0.7 "
         "--size 0,64,100,1M",
         _has(
             "allgatherv on 64 ranks (the list of allgatherv for 64 ranks): 0..1M: default",
@@ -163,7 +163,7 @@ CHECKS: list[Check] = [
     Check(
         _MPI,
         "a file of HAN",
-        "coppice doctor han.conf --target ompi-rules --option shapes=4x32",
+        "coppice doctor han.conf --target ompi-rules --fact shapes=4x32",
         _has("component han", "coll_han_dynamic_rules_filename", "coll_han_use_dynamic_file_rules", status=2),
     ),
     Check(

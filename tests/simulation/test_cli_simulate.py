@@ -86,7 +86,7 @@ def test_one_size_says_what_was_simulated(run: Run, plan_file: Path, planned: Pl
 
 
 def test_json_holds_the_figures(run: Run, plan_file: Path, planned: Plan) -> None:
-    _, out, _ = run(plan_file, "--size", "1K,1M", "--pieces", "4", "--limit", "links=3", "--json")
+    _, out, _ = run(plan_file, "--size", "1K,1M", "--pieces", "4", "--list", "links=3", "--json")
     found = figures(out)
     assert found["topology_sha256"] == planned.topology.sha256
     assert [row["size_bytes"] for row in found["sizes"]] == [2**10, 2**20]

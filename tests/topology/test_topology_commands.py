@@ -54,7 +54,7 @@ def test_show() -> None:
 def test_show_tells_what_is_wrong() -> None:
     text = printed("show", "ring", "--ranks", "0,4")
     assert "gpu0 cannot exchange data with gpu4" in text
-    assert "cannot" not in printed("show", "ring", "--ranks", "0,4", "--relays")
+    assert "cannot" not in printed("show", "ring", "--ranks", "0,4", "--relay-unranked")
     text = printed("degrade", "dgx-a100", "--link", "gpu0,nvswitch=50%", "--one-way")
     text = printed("show", "-", stdin=text.encode())
     assert "nvswitch: in 2250, out 2400 GB/s" in text

@@ -181,8 +181,8 @@ def test_from_the_command_line_by_processes(tmp_path: Path) -> None:
     ("library", "words", "found"),
     [
         ("put-signal", ["--lab", "a"], "--lab, which is for open-mpi and mpich"),
-        ("put-signal", ["--option", "gpus=2"], "--option gpus, which is for nccl and rccl"),
-        ("mpich", ["--option", "segments=1K"], "--option segments, which is for open-mpi"),
+        ("put-signal", ["--try", "gpus=2"], "--try gpus, which is for nccl and rccl"),
+        ("mpich", ["--try", "segments=1K"], "--try segments, which is for open-mpi"),
         ("nccl", ["-a", "ring"], "--algorithm, which is for put-signal"),
     ],
 )

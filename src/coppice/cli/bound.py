@@ -58,7 +58,10 @@ def bound(
     output: Annotated[
         Path | None,
         option(
-            "With --size: file for the certificates, which `coppice verify` checks.", "-o", metavar="FILE"
+            "With --size: file for the certificates, which `coppice verify` checks.",
+            "-o",
+            "--output",
+            metavar="FILE",
         ),
     ] = None,
     as_json: JsonOption = False,

@@ -38,9 +38,9 @@ def doctor(
         option(
             "Tuning files, put/signal programs: what is known of the job, out of "
             f"{', '.join(JOB_FACTS)}; may be repeated.",
-            "--option",
+            "--fact",
             metavar="KEY=VALUE",
-            was=["--nccl version={}", "--cuda-max-connections max_connections={}"],
+            was=["--option", "--nccl version={}", "--cuda-max-connections max_connections={}"],
         ),
     ] = None,
     as_json: JsonOption = False,
@@ -60,14 +60,14 @@ def doctor(
       coppice doctor algo.xml --target rccl
       coppice doctor algo.xml --target rccl --num-ranks 16 --size 1M:1G
       coppice doctor plan.mscclpp.json --target mscclpp --num-ranks 8 --size 1M:1G
-      coppice doctor plan.psp.json --target nccl --option version=2.30 --option max_connections=1
-      coppice doctor table.csv --target nccl-tuner --option dialect=rccl-builtin --option log=nccl.log
-      coppice doctor table.csv --target nccl-tuner --option shapes=4x32,1x8 --size 1K:4G
-      coppice doctor rules.conf --target ompi-rules --option shapes=4x32,1x8 --option version=5.0.11
+      coppice doctor plan.psp.json --target nccl --fact version=2.30 --fact max_connections=1
+      coppice doctor table.csv --target nccl-tuner --fact dialect=rccl-builtin --fact log=nccl.log
+      coppice doctor table.csv --target nccl-tuner --fact shapes=4x32,1x8 --size 1K:4G
+      coppice doctor rules.conf --target ompi-rules --fact shapes=4x32,1x8 --fact version=5.0.11
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.doctor import JobFacts, diagnose
 
-    told = parse_settings(options or (), option="--option")
+    told = parse_settings(options or (), option="--fact")
     facts = JobFacts.parse(told) if target in (*TUNING_FILES, "nccl") else None
     for warning in facts.warnings if facts else ():
         print_note(f"warning: {warning}")

@@ -58,7 +58,7 @@ def placement(
     most_calls: Annotated[int, option("Calls of a program at most.", ge=1, le=5)] = 5,
     model: ModelOption = None,
     relay_gpus: RelayGpusOption = False,
-    listed: Annotated[ListedPrograms, option("How many to list", "--limit")],
+    listed: Annotated[ListedPrograms, option("How many to list", "--list", was=["--limit"])],
     top: Annotated[int, option("How many to print.", metavar="N", ge=1, was=["--rows"])] = 12,
     as_json: JsonOption = False,
 ) -> None:

@@ -79,7 +79,7 @@ def plan(
       coppice plan dgx-h100 --boxes 4 --collective all_reduce --algorithm rabenseifner --order topology
       coppice plan dgx-h100 --boxes 4 --collective broadcast --algorithm binary --parameter segments=16
       coppice plan degraded.json --repair plan.json -o repaired.json
-      coppice plan nccl.xml --ranks 0,1,2 --relays --collective broadcast --root 1 -o -
+      coppice plan nccl.xml --ranks 0,1,2 --relay-unranked --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import write_plan

@@ -51,7 +51,7 @@ def simulate(
         Path | None,
         option("Write a trace of the largest size (ui.perfetto.dev).", metavar="FILE"),
     ] = None,
-    limits: Annotated[ListedParts, option("How many to list", "--limit")],
+    limits: Annotated[ListedParts, option("How many to list", "--list", was=["--limit"])],
     as_json: JsonOption = False,
 ) -> None:
     """Simulate a plan: its time at one size or many, its busiest links, and its critical path.

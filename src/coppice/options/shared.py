@@ -41,7 +41,11 @@ RanksOption = Annotated[
 
 RelaysOption = Annotated[
     bool,
-    option("GPUs left out by --ranks may forward data, as switches do.", "--relays"),
+    option(
+        "GPUs without a rank, left out by --ranks, may forward data as switches do.",
+        "--relay-unranked",
+        was=["--relays"],
+    ),
 ]
 
 RoundOption = Annotated[
@@ -128,14 +132,12 @@ SizesOption = Annotated[
     ),
 ]
 
+LEAST_SIZE, MOST_SIZE, SIZE_FACTOR = "1K", "256M", 4
+USUAL_SIZES = f"{LEAST_SIZE}:{MOST_SIZE}:{SIZE_FACTOR}"
+"""The sizes of commands that simulate or measure many."""
+
 USUAL_SIZE = "64M"
-"""The size of commands that take one."""
-
-USUAL_MEASURED_SIZES = "1K:64M:4"
-"""The sizes of commands that measure."""
-
-USUAL_SIZES = "1K:4G"
-"""The sizes of commands that simulate many."""
+"""The size of commands that take one, and of those that tell more of one: it is among the others."""
 
 CollectiveOption = Annotated[
     Collective,

@@ -14,7 +14,7 @@ from coppice.errors import InputError
 from coppice.options import AnySizes, argument, option, parse_settings
 from coppice.options.calls import verb
 from coppice.options.shared import (
-    USUAL_MEASURED_SIZES,
+    USUAL_SIZES,
     BoxesOption,
     EngineOption,
     RoundsOption,
@@ -108,7 +108,7 @@ class BenchCall(BenchOptions, frozen=True):
     collective: Annotated[
         Collective | str, argument("all_reduce, all_gather, reduce_scatter, broadcast, ...")
     ]
-    sizes: Annotated[AnySizes, argument("Message sizes M.")] = USUAL_MEASURED_SIZES
+    sizes: Annotated[AnySizes, argument("Message sizes M.")] = USUAL_SIZES
 
 
 @verb(BenchCall)

@@ -13,7 +13,7 @@ from coppice.collectives import Collective
 from coppice.options import ANYTHING, AnySizes, argument, option, parse_settings
 from coppice.options.calls import verb
 from coppice.options.shared import (
-    USUAL_MEASURED_SIZES,
+    USUAL_SIZES,
     BoxesOption,
     LauncherOption,
     LauncherWordsOption,
@@ -125,7 +125,7 @@ class CheckCall(Struct, frozen=True):
 class SweepOptions(Struct, frozen=True, kw_only=True):
     """A sweep of an MPI library."""
 
-    sizes: Annotated[AnySizes, option("Message sizes M.")] = USUAL_MEASURED_SIZES
+    sizes: Annotated[AnySizes, option("Message sizes M.")] = USUAL_SIZES
     rounds: RoundsOption = 15
     num_ranks: NumRanksOption = None
     lab: Annotated[str | None, option("Run in this lab.", metavar="NAME")] = None

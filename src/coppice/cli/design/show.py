@@ -190,7 +190,7 @@ def _fraction(value: Fraction) -> str:
     return str(value) if value.denominator == 1 else f"{value} = {float(value):.5g}"
 
 
-LimitOption = Annotated[CablingLimits, option("What there is", "--limit")]
+LimitOption = Annotated[CablingLimits, option("Upper limits", "--limit")]
 
 
 @with_options()

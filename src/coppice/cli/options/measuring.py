@@ -11,7 +11,7 @@ from msgspec import Struct
 
 from coppice.errors import InputError
 from coppice.options import option
-from coppice.options.shared import SizesOption
+from coppice.options.shared import LEAST_SIZE, MOST_SIZE, SIZE_FACTOR, USUAL_SIZES, SizesOption
 from coppice.simulation.models import Model, Sharing
 from coppice.text import parse_size, parse_sizes, plural
 
@@ -87,9 +87,9 @@ def chosen_model(
 class SteppedSizes(Struct, frozen=True, kw_only=True):
     """Sizes to measure, in the options of nccl-tests."""
 
-    first: Annotated[str, option("Smallest size M.", "-b", "--minbytes")] = "1K"
-    last: Annotated[str, option("Largest size M.", "-e", "--maxbytes")] = "64M"
-    factor: Annotated[int, option("From one size to the next.", "-f", "--stepfactor", ge=2)] = 4
+    first: Annotated[str, option("Smallest size M.", "-b", "--minbytes")] = LEAST_SIZE
+    last: Annotated[str, option("Largest size M.", "-e", "--maxbytes")] = MOST_SIZE
+    factor: Annotated[int, option("From one size to the next.", "-f", "--stepfactor", ge=2)] = SIZE_FACTOR
     listed: SizesOption | None = None
 
     def sizes(self, *, least: int = 0) -> list[int]:
@@ -132,6 +132,6 @@ class SteppedSizes(Struct, frozen=True, kw_only=True):
         if any(after != before * factor for before, after in pairwise(sizes)):
             raise InputError(
                 f"nccl-tests measures sizes that rise by one factor, found --sizes {self.listed}: give a range such as "
-                "1K:64M:4."
+                f"{USUAL_SIZES}."
             )
         return sizes[0], sizes[-1], factor

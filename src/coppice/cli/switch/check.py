@@ -33,7 +33,8 @@ class CheckLimits(Struct, frozen=True, kw_only=True):
 def check(
     *,
     protocol: Annotated[
-        str, option("What the parties speak: switchml and others.", metavar="NAME")
+        str,
+        option("System in the network: switchml and others.", "--system", metavar="NAME", was=["--protocol"]),
     ] = "switchml",
     workers: Annotated[int, option("Workers of the job.", ge=1)] = 2,
     slots: Annotated[int, option("Number of aggregation slots.", ge=1)] = 1,
@@ -43,13 +44,13 @@ def check(
         str | None,
         option("Workers below each switch, and a root above.", "--below", metavar="N,N", was=["--tree"]),
     ] = None,
-    faults: Annotated[SearchedFaults, option("Faults that may happen", "--fault")],
+    faults: Annotated[SearchedFaults, option("Faults of packets", "--fault")],
     in_order: Annotated[bool, option("Packets of a link arrive in the order of their sending.")] = False,
     settings: Annotated[
         list[str] | None,
         option("Setting of the protocol; may be repeated.", "--set", metavar="KEY=VALUE"),
     ] = None,
-    limits: Annotated[CheckLimits, option("Where the search ends", "--limit")],
+    limits: Annotated[CheckLimits, option("Upper limits", "--limit")],
     as_json: JsonOption = False,
 ) -> None:
     """Search every interleaving of arrivals, losses, copies and time-outs for a wrong sum or an end that never comes.

@@ -50,7 +50,7 @@ def export(
             metavar="FILE",
         ),
     ] = None,
-    options: Annotated[ServedJob, option("What the guarded variant serves", "--option")],
+    options: Annotated[ServedJob, option("What is served", "--service", was=["--option"])],
     as_json: JsonOption = False,
 ) -> None:
     """Write SwitchML's integer sums as a P4_16 program, with entries for simple_switch_CLI.

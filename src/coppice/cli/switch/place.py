@@ -33,7 +33,13 @@ def place(
     ] = None,
     trees: Annotated[
         int,
-        option("Equal parts of each job, each added in a tree of its own.", metavar="N", ge=1),
+        option(
+            "Equal parts of each job, each added in a tree of its own.",
+            "--parts",
+            metavar="N",
+            ge=1,
+            was=["--trees"],
+        ),
     ] = 1,
     size: SizeOption = USUAL_SIZE,
     as_json: JsonOption = False,
@@ -47,7 +53,7 @@ def place(
     \b
     Examples:
       coppice switch place fat-tree --budget 4
-      coppice switch place fat-tree --set leaves=32 --set gpus_per_leaf=32 --set spines=16 --budget 16 --trees 4
+      coppice switch place fat-tree --set leaves=32 --set gpus_per_leaf=32 --set spines=16 --budget 16 --parts 4
       coppice switch place cluster.json --budget 2 --job 0-7 --job 8-15 --size 256M --json
     """  # noqa: D301 (\b is for the help formatter)
     with Stages() as stages:

@@ -47,8 +47,8 @@ def serve(
 
     \b
     Examples:
-      coppice switch serve --protocol switchml --workers 4 --slots 256 --port 9000
-      coppice switch serve --protocol switchml,atp,sharp --workers 2
+      coppice switch serve --system switchml --workers 4 --slots 256 --port 9000
+      coppice switch serve --system switchml,atp,sharp --workers 2
       coppice switch serve --workers 2 --fault drop=0.01 --fault reorder=0.01 --fault seed=7 --json --report 1
       coppice switch serve --workers 2 --parent 10.0.0.1:9000 --index 0 --siblings 2
     """  # noqa: D301 (\b is for the help formatter)
@@ -141,7 +141,7 @@ def xdp(
     ],
     slots: Annotated[int, option("Slots, 1 to 8192, each with two sets.", metavar="N")] = 256,
     values: Annotated[int, option("Values of a packet.", metavar="64|256")] = 64,
-    options: Annotated[ServedJob, option("What is served", "--option")],
+    options: Annotated[ServedJob, option("What is served", "--service", was=["--option"])],
     as_json: JsonOption = False,
 ) -> None:
     """Add up SwitchML's packets in the kernel (XDP) until Ctrl-C or SIGTERM; prints what it counted at the end.

@@ -31,9 +31,9 @@ from coppice.text import parse_sizes
 _MPI, _NCCL = ("open-mpi", "mpich"), ("nccl", "rccl")
 _ONLY: dict[str, tuple[str, ...]] = {
     **dict.fromkeys(("--num-ranks", "--lab"), _MPI),
-    "--option segments": ("open-mpi",),
+    "--try segments": ("open-mpi",),
     "--launcher": _MPI + _NCCL,
-    **dict.fromkeys(("--tests", "--option gpus", "--option channels", "--plugin", "--option ll128"), _NCCL),
+    **dict.fromkeys(("--tests", "--try gpus", "--try channels", "--plugin", "--try ll128"), _NCCL),
     **dict.fromkeys(("--algorithm", "--topology"), ("put-signal",)),
 }
 """Libraries that an option is for."""
@@ -65,7 +65,7 @@ def sweep(
     lab: Annotated[str | None, option("Run in this lab.", metavar="NAME")] = None,
     launcher: LauncherOption = None,
     options: LauncherWordsOption = None,
-    extra: Annotated[SweepExtras, option("What else to try", "--option")],
+    extra: Annotated[SweepExtras, option("What else to try", "--try", was=["--option"])],
     tests: Annotated[Path | None, option("Directory of nccl-tests or rccl-tests.", metavar="DIR")] = None,
     plugin: Annotated[
         str | None,
@@ -111,15 +111,15 @@ def sweep(
     given: dict[str, object] = {
         "--num-ranks": ranks is not None,
         "--lab": lab,
-        "--option segments": extra.segments != "64K",
+        "--try segments": extra.segments != "64K",
         "--launcher": launcher,
     }
     given |= {
         "--tests": tests,
-        "--option gpus": extra.gpus != 1,
-        "--option channels": extra.channels,
+        "--try gpus": extra.gpus != 1,
+        "--try channels": extra.channels,
         "--plugin": plugin,
-        "--option ll128": extra.ll128,
+        "--try ll128": extra.ll128,
     }
     given |= {"--algorithm": algorithms != "forest,ring", "--topology": topology}
     for flag, is_given in given.items():

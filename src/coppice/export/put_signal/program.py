@@ -107,7 +107,7 @@ def _notes(program: PutSignalProgram) -> tuple[str, ...]:
         f"for NCCL {least} or later, and RCCL with one-sided calls; {' and '.join(ways)}.",
         f"a GPU issues up to {int(messages.max())} puts and signals on {lines}.",
         f"{chunks}, up to {reads} of them in a buffer; staging memory is {percent_text(share)} of the message.",
-        "`coppice doctor FILE --target nccl --option version=VERSION` tells what your library makes of it.",
+        "`coppice doctor FILE --target nccl --fact version=VERSION` tells what your library makes of it.",
     )
 
 

@@ -25,7 +25,13 @@ class SwitchSettings(CheckedRecord, frozen=True):
     """A switch in software."""
 
     protocol: Annotated[
-        str, option("What it speaks: switchml, atp, ..., or several: a,b.", metavar="LIST")
+        str,
+        option(
+            "System in the network: switchml and others, several as a,b.",
+            "--system",
+            metavar="LIST",
+            was=["--protocol"],
+        ),
     ] = "switchml"
     # Jobs of another size are refused
     workers: Annotated[int, option("Workers of a job; 0: any number.", ge=0)] = 0
@@ -40,7 +46,7 @@ class SwitchSettings(CheckedRecord, frozen=True):
     parent: Annotated[str | None, option("The switch above this one.", metavar="HOST:PORT")] = None
     index: Annotated[int, option("Which switch below the parent.", ge=0)] = 0
     siblings: Annotated[int, option("Switches below the parent.", ge=1)] = 1
-    faults: Annotated[PacketFaults, option("Faults to inject into packets", "--fault")] = PacketFaults()
+    faults: Annotated[PacketFaults, option("Faults of packets", "--fault")] = PacketFaults()
     silence_s: Annotated[float, option("Seconds without a worker that end its job.", "--silence", gt=0)] = (
         10.0
     )

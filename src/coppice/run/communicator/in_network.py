@@ -85,7 +85,7 @@ def _described(algorithm: str, environment: Mapping[str, str]) -> tuple[str, byt
     if not address:
         raise InputError(
             f"expected {SWITCH_VARIABLE}=HOST:PORT of a running switch for the algorithm {algorithm}, found none: "
-            f"start one with `coppice switch serve --protocol {algorithm}`."
+            f"start one with `coppice switch serve --system {algorithm}`."
         )
     parse_address(address, option=SWITCH_VARIABLE)
     options: dict[str, Any] = {}

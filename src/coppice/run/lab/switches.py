@@ -83,7 +83,7 @@ def standing_switches(
             processes[node] = subprocess.Popen(
                 [
                     *("ip", "netns", "exec", lab.namespace(node), sys.executable, "-m", "coppice"),
-                    *("switch", "serve", "--protocol", protocol, *own, *options),
+                    *("switch", "serve", "--system", protocol, *own, *options),
                 ],
                 env={**os.environ, "PYTHONUNBUFFERED": "1"},
                 stdin=subprocess.DEVNULL,
