@@ -11,13 +11,12 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coppice.errors import InputError
-from coppice.iteration.cluster import CONSTANTS
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import estimate, products_seconds
 from coppice.iteration.frameworks import FRAMEWORKS, Framework
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob
 from coppice.iteration.job.tables import RunTable
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import CONSTANTS, Cluster
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.topology import preset
 from exam_boxes import profiled_seconds, ring_seconds

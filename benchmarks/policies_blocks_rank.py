@@ -15,7 +15,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import run_tasks
 from coppice.training.torch import SummedPart, tensor_parallel
 from coppice.training.torch.core.measure import measure_network
 from lab_rank import run_model

@@ -18,7 +18,7 @@ from torch import nn
 from torch.utils.checkpoint import checkpoint
 
 from coppice.iteration.policies.tensor.recompute_windows import KEPT, stage_graph
-from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import run_tasks
 from coppice.training.torch import SummedPart, tensor_parallel
 from lab_rank import run_model
 from paced import paced

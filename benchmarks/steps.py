@@ -16,7 +16,7 @@ import sys
 import time
 from pathlib import Path
 
-from coppice.iteration.cluster import cluster_of
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.models import model_named
 from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.step.blocks import transformer_step

@@ -27,7 +27,13 @@ PICTURE = ROOT / "docs" / "images" / "architecture.svg"
 WALKS = {
     "plan": ["plan", "dgx-a100", "--boxes", "2", "--collective", "all_reduce", "-o", "plan.json"],
     "export": ["export", "plan.json", "--to", "msccl-xml", "--target", "msccl", "-o", "algo.xml"],
+    "train estimate": [
+        *("train", "estimate", "gpt-7.5b", "--topology", "dgx-a100", "--boxes", "2"),
+        *("--parallel", "tp=4,pp=2,dp=2", "--global-batch", "32"),
+    ],
 }
+INSIDE = {"iteration": ("step", "policies", "pipeline", "job"), "training/torch": ("core",)}
+"""Folders within rooms whose files are listed."""
 COLOURS = {"plan": "#2f74bd", "export": "#cf4c12"}
 
 HEADER = """# Architecture
@@ -159,6 +165,7 @@ def page(walks: dict[str, list[Step]]) -> str:
     for name, words, _ in rooms():
         folder = (SOURCE / name).is_dir()
         lines.append(f"| `{name}{'/' if folder else '.py'}` | {words.replace('|', chr(92) + '|')} |")
+    lines += ["", *inside()]
     for name, words in WALKS.items():
         lines += ["", f"## The walk of `{name}`", "", f"    coppice {' '.join(words)}", ""]
         lines.append("Calls from one room into another, each pair of rooms at its first call:")
@@ -168,6 +175,28 @@ def page(walks: dict[str, list[Step]]) -> str:
             called = f"`{module}.{step.function}`: {step.summary}"
             lines.append(f"| {number} | {step.caller or 'shell'} | {step.room} | {called} |")
     return "\n".join(lines) + "\n"
+
+
+def inside() -> list[str]:
+    """The files that make, plan and run a training step."""
+    lines = ["## One step, one plan, one lowering", ""]
+    lines += [
+        "A *Step* says what a training step has to do, a *StepPlan* what policies decide about it, and `lower` makes",
+        "of both one graph of tasks, which is simulated. In a real training the same plans are run by one launcher.",
+        "`tests/test_rooms.py` names the only modules that make tasks of a step, start threads, time trainings and",
+        "register policies.",
+        "",
+        "| file | holds |",
+        "|---|---|",
+    ]
+    for room, folders in INSIDE.items():
+        for folder in folders:
+            for file in sorted((SOURCE / room / folder).glob("*.py")):
+                words = (ast.get_docstring(ast.parse(file.read_text())) or "").partition("\n\n")[0]
+                if file.name != "__init__.py":
+                    named = f"{room}/{folder}/{file.name}"
+                    lines.append(f"| `{named}` | {' '.join(words.split()).replace('|', chr(92) + '|')} |")
+    return lines
 
 
 def picture(walks: dict[str, list[Step]]) -> str:
@@ -190,8 +219,8 @@ def picture(walks: dict[str, list[Step]]) -> str:
             f'<text x="{left + 120}" y="{y + 20}" fill="#5b6875">{escape(shortened(words))}</text>'
         )
     x = 620
-    for name, steps in walks.items():
-        colour = COLOURS[name]
+    for name, colour in COLOURS.items():
+        steps = walks[name]
         parts.append(f'<text x="{x}" y="{top - 14}" font-weight="600" fill="{colour}">coppice {name}</text>')
         for step in steps:
             caller, callee = middle.get(step.caller or "cli"), middle.get(step.room)

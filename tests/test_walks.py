@@ -26,3 +26,18 @@ def test_a_command_moves_between_files_no_more_often_than(most: int, command: st
     found = re.search(r"^(\d+) moves", done.stderr, re.MULTILINE)
     assert found is not None
     assert 100 < int(found[1]) < most, done.stderr
+
+
+def test_a_job_is_estimated_by_few_files() -> None:
+    """Of the room of iterations it visits no more than this, from the tables of the job to where the time goes."""
+    job = "gpt-175b --topology dgx-a100 --boxes 64 --parallel tp=8,pp=16,dp=4 --global-batch 512"
+    done = subprocess.run(
+        [sys.executable, WALKS, "train", "estimate", *job.split()],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+    )
+    found = re.search(r"^files visited: .*?(\d+) of iteration", done.stderr, re.MULTILINE)
+    assert found is not None
+    assert 15 < int(found[1]) <= 25, done.stderr

@@ -10,10 +10,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.iteration.cluster import box_of
 from coppice.iteration.estimate import LayerWork, attention_seconds, context_seconds
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import read_job
+from coppice.iteration.machine import box_of
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Layout, Transformer, layer_kinds

@@ -11,7 +11,6 @@ import pytest
 
 from coppice.bounds import bound
 from coppice.errors import InputError
-from coppice.iteration.cluster import box_of, cluster_of, constants_borrowed, device_in
 from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import LayerWork, estimate, gathering_seconds, hop_seconds
@@ -19,14 +18,14 @@ from coppice.iteration.frameworks import FRAMEWORKS
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
-from coppice.iteration.machine import Cluster, tile_share
+from coppice.iteration.machine import Cluster, box_of, cluster_of, constants_borrowed, device_in, tile_share
 from coppice.iteration.memory import MemoryFit, fit_of, memory_of
 from coppice.iteration.models import MODELS, model_named
 from coppice.iteration.pipeline.orders import interleaved
 from coppice.iteration.pipeline.stages import StageTimes
-from coppice.iteration.running import run_tasks
 from coppice.iteration.search import search_layouts, simulated_layouts
 from coppice.iteration.step.workloads import stages_graph
+from coppice.iteration.tasks import run_tasks
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.topology.presets import preset
 

@@ -9,15 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from coppice.iteration.cluster import cluster_of
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.page.page import iteration_html, report_of_step
 from coppice.iteration.page.timeline import MOST_TASKS, timeline_rows
 from coppice.iteration.policies.step_plans import plan_named
-from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
-from coppice.iteration.tasks import TaskGraphBuilder
+from coppice.iteration.tasks import TaskGraphBuilder, TaskTimes, run_tasks
 from coppice.iteration.trace import write_task_trace
 from coppice.iteration.transformer import Layout
 from coppice.topology.presets import preset

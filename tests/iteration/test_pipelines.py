@@ -24,8 +24,8 @@ from coppice.iteration.pipeline.orders import (
 from coppice.iteration.pipeline.stages import StageTimes
 from coppice.iteration.pipeline.torch_csv import check_runnable, order_csv, placement, read_order_csv
 from coppice.iteration.predicted import predict
-from coppice.iteration.running import run_tasks
 from coppice.iteration.step.workloads import stages_graph
+from coppice.iteration.tasks import run_tasks
 from coppice.options.names import TORCH_ORDERS
 from support.pages import coppice
 from support.rank_processes import rank_codes

@@ -13,8 +13,7 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.optimum import MOST_ITEMS, optimal_messages
 from coppice.iteration.predicted import predict
-from coppice.iteration.running import lower_bound_seconds, run_tasks
-from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
+from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder, lower_bound_seconds, run_tasks
 from iteration.policies.workloads import workload_of
 from reference import tasks as reference
 

@@ -9,13 +9,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.iteration.cluster import cluster_of
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import estimate
 from coppice.iteration.frameworks import FRAMEWORKS
 from coppice.iteration.job.composed import step_of
 from coppice.iteration.job.job import KindOfBox, Machines
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import Cluster, cluster_of
 from coppice.iteration.measured.table import AttentionRow, CopyRow, DeviceTable, MatrixRow
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS

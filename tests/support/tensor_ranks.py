@@ -17,7 +17,7 @@ from torch.fx.experimental.proxy_tensor import make_fx
 
 from coppice.errors import CheckError, InputError
 from coppice.iteration.policies.tensor.ring_products import RingProduct, execution_order
-from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import run_tasks
 from coppice.training.torch import tensor_overlap
 
 warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 has new names for its functional collectives

@@ -10,8 +10,8 @@ import torch
 from torch import nn
 
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
-from coppice.iteration.running import run_tasks
 from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.tasks import run_tasks
 
 WIDTH = 6
 ROWS = 2  # of a micro-batch

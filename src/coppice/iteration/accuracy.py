@@ -12,8 +12,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
-from coppice.iteration.cluster import CONSTANTS
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import CONSTANTS, Cluster
 from coppice.text import plural
 
 TENTH = 1.2816
@@ -88,7 +87,7 @@ def estimate_range(cluster: Cluster) -> EstimateRange:
     """The range of estimates on a cluster.
 
     Examples:
-        >>> from coppice.iteration.cluster import box_of
+        >>> from coppice.iteration.machine import box_of
         >>> found = estimate_range(box_of("H100"))
         >>> found.low < 1 < found.high, found.like
         (True, 'megatron on H100')

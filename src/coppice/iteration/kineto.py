@@ -19,8 +19,7 @@ from pathlib import Path
 from typing import Any
 
 from coppice.errors import InputError
-from coppice.iteration.running import TaskTimes, run_tasks
-from coppice.iteration.tasks import TaskGraphBuilder
+from coppice.iteration.tasks import TaskGraphBuilder, TaskTimes, run_tasks
 from coppice.iteration.totals import ELEMENT_BYTES, CollectiveTotal, collective_totals, standard_collective
 from coppice.iteration.traces.profiler import ProfilerEvent, read_profiler_events
 from coppice.text import plural, shortened

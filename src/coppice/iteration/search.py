@@ -36,7 +36,7 @@ def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Clus
         layout: How it lies on the GPUs.
 
     Examples:
-        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.iteration.workload.catalogue import resnet
         >>> from coppice.topology.presets import preset
         >>> layout = Layout(data=16, micro_batch=256, global_batch=4096)

@@ -8,7 +8,7 @@ import re
 from typing import Any
 
 from coppice.files import write_atomically
-from coppice.iteration.running import TaskTimes
+from coppice.iteration.tasks import TaskTimes
 
 
 def device_number(stream: str) -> int:

@@ -14,7 +14,6 @@ from coppice.bounds.together.least import least_time
 from coppice.collectives import Collective
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError
-from coppice.iteration.cluster import cluster_of
 from coppice.iteration.costs import simulated
 from coppice.iteration.costs.calibrated import CalibratedCosts, costs_of
 from coppice.iteration.costs.chosen import Pick, body_of, known_algorithms
@@ -23,7 +22,7 @@ from coppice.iteration.costs.named import costs_named, with_collectives
 from coppice.iteration.costs.simulated import SimulatedCosts, box_of_all, simulated_together, standing
 from coppice.iteration.costs.traffic import axis_groups, degree_demands, job_demands
 from coppice.iteration.estimate import estimate
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import Cluster, cluster_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.selection import select

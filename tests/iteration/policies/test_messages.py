@@ -14,9 +14,9 @@ from coppice.iteration.layers import LayerWorkload, read_workload
 from coppice.iteration.pipeline.order import Work
 from coppice.iteration.policies.catalogue import policies_of, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.running import run_tasks
 from coppice.iteration.step.plan import LayerPass, Message
 from coppice.iteration.step.workloads import layers_graph
+from coppice.iteration.tasks import run_tasks
 from iteration.policies.workloads import THREE, VGG_LIKE, alike, ten, workload_of
 
 

@@ -8,8 +8,8 @@ import pytest
 
 from coppice.iteration.policies.catalogue import policies_of, policy_named
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
-from coppice.iteration.running import run_tasks
 from coppice.iteration.step.workloads import steady_iteration
+from coppice.iteration.tasks import run_tasks
 from iteration.policies.workloads import random_workload
 from reference import tasks as reference
 

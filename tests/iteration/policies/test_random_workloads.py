@@ -19,7 +19,7 @@ from coppice.iteration.policies.data_parallel.ddp import assign_buckets
 from coppice.iteration.policies.data_parallel.gradientflow import norm_bytes
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.tuning import policy_seconds
-from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import run_tasks
 from iteration.policies.workloads import alike, random_workload, seconds
 
 NAMES = list(policies_of(DataParallelPolicy))

@@ -38,7 +38,7 @@ def load_job(options: JobOptions) -> TrainingJob:
 
 def note_constants(job: TrainingJob) -> None:
     """Print a note about GPUs whose constants were fitted to another one."""
-    from coppice.iteration.cluster import constants_borrowed
+    from coppice.iteration.machine import constants_borrowed
 
     told = (constants_borrowed(each.cluster) for each in job.machines.kinds)
     for words in dict.fromkeys(filter(None, told)):

@@ -14,7 +14,7 @@ class CalibratedCosts:
     """Collective costs by the cluster's ``ring_seconds``, ``exchange_seconds`` and ``send_seconds``.
 
     Examples:
-        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.topology.presets import preset
         >>> costs = CalibratedCosts(cluster_of(preset("dgx-a100", boxes=4)))
         >>> found = costs.cost("all_reduce", 2**30, RankGroup(8, 1))

@@ -27,10 +27,10 @@ from coppice.iteration.policies.step_plans import BASELINE, fast_forward_order, 
 from coppice.iteration.policies.tensor.policy import TensorPolicy, transformed
 from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step
-from coppice.iteration.running import TaskTimes
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
+from coppice.iteration.tasks import TaskTimes
 from coppice.iteration.transformer import Layout, Transformer
 from coppice.iteration.workload.catalogue import LayeredModel
 from coppice.iteration.workload.steps import layered_step, usual_overlap
@@ -266,7 +266,8 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
     pipelined = next((each for each in policies if isinstance(each, Pipelined)), None)
     layout = _layout(job, pipelined)
     step = step_of(job.model, layout, job.machines)
-    step = transformed(step, [each for each in policies if isinstance(each, TensorPolicy)])
+    inside = [each for each in policies if isinstance(each, TensorPolicy)]
+    step = transformed(step, inside) if inside else step
     name, order = _order(step, layout, pipelined)
     held = _memory(job, layout, step, order)
     whole = next((each for each in policies if isinstance(each, WholePolicy)), None)

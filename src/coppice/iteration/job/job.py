@@ -11,11 +11,10 @@ import msgspec
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.cluster import cluster_of
 from coppice.iteration.costs.named import CALIBRATED, with_collectives
 from coppice.iteration.frameworks import ATTENTION, SOFTMAX, Framework, framework_named
 from coppice.iteration.job.tables import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import Cluster, cluster_of
 from coppice.iteration.measured.table import DeviceTable, read_device_table
 from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer

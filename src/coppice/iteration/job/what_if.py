@@ -17,11 +17,10 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.cluster import CONSTANTS
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob, device_of
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import CONSTANTS, Cluster
 from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.search import search_layouts
 from coppice.iteration.transformer import Layout

@@ -22,8 +22,7 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.machine import Cluster
 from coppice.iteration.modules.tracing import ModuleOperation, ModuleTrace
-from coppice.iteration.running import TaskTimes, lower_bound_seconds, run_tasks
-from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
+from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder, TaskTimes, lower_bound_seconds, run_tasks
 from coppice.iteration.totals import group_text
 
 _ROUNDS = {"all_reduce": 2, "barrier": 2}

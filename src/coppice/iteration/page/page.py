@@ -9,8 +9,8 @@ from dataclasses import dataclass
 import numpy as np
 
 from coppice.iteration.page.timeline import SCRIPT, colour_of, timeline_canvas, timeline_rows
-from coppice.iteration.running import TaskTimes
 from coppice.iteration.step.simulated import SimulatedStep
+from coppice.iteration.tasks import TaskTimes
 from coppice.iteration.trace import device_number
 from coppice.report.svg import Markup, drawing, element, escape, facts, fitted, html_page
 from coppice.text import seconds_text

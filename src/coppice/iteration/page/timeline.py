@@ -13,7 +13,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from coppice.iteration.running import TaskTimes
+from coppice.iteration.tasks import TaskTimes
 from coppice.iteration.trace import device_number
 from coppice.report.svg import Markup, element, escape, join
 

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, source_of
-from coppice.iteration.running import run_tasks
-from coppice.iteration.tasks import TaskGraphBuilder
+from coppice.iteration.tasks import TaskGraphBuilder, run_tasks
 
 
 @dataclass(frozen=True, kw_only=True)

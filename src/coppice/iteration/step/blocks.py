@@ -220,7 +220,7 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
         layout: How the job lies on the GPUs.
 
     Examples:
-        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.iteration.models import model_named
         >>> from coppice.topology.presets import preset
         >>> cluster = cluster_of(preset("dgx-a100", boxes=2))

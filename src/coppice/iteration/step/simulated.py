@@ -12,12 +12,11 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.running import LowerBounds, TaskTimes, lower_bounds, on_grid, run_tasks
 from coppice.iteration.step.block import Step
 from coppice.iteration.step.lower import StepGraph, lower
 from coppice.iteration.step.passes import Kind
 from coppice.iteration.step.plan import StepPlan
-from coppice.iteration.tasks import TaskGraph
+from coppice.iteration.tasks import LowerBounds, TaskGraph, TaskTimes, lower_bounds, on_grid, run_tasks
 
 _Floats = NDArray[np.float64]
 _RANK = ("compute", "optimizer", "exchange", "send", "message")

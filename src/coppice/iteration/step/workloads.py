@@ -17,10 +17,10 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.stages import StageTimes
-from coppice.iteration.running import run_tasks
 from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
 from coppice.iteration.step.lower import StepGraph, lower
 from coppice.iteration.step.plan import LayerPass, Message, StepPlan
+from coppice.iteration.tasks import run_tasks
 
 _ONE_DEVICE = PipelineOrder(
     devices=((StagePass(0, Work.FORWARD, 0), StagePass(0, Work.BACKWARD, 0)),), stages=1, micro_batches=1

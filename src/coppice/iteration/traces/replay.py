@@ -16,8 +16,7 @@ from enum import StrEnum
 
 from coppice.errors import InputError
 from coppice.iteration.machine import Cluster
-from coppice.iteration.running import TaskTimes, lower_bound_seconds, run_tasks
-from coppice.iteration.tasks import TaskGraphBuilder
+from coppice.iteration.tasks import TaskGraphBuilder, TaskTimes, lower_bound_seconds, run_tasks
 from coppice.iteration.totals import CollectiveTotal, collective_totals
 
 

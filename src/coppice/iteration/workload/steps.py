@@ -15,7 +15,7 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
     """Step of a sequential model whose replicas split the batch.
 
     Examples:
-        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.iteration.workload.catalogue import dlrm
         >>> from coppice.topology.presets import preset
         >>> layout = Layout(data=16, micro_batch=4096, global_batch=65536)

@@ -252,7 +252,7 @@ def layer_workload(
     """Workload of a data-parallel model, layer by layer, for gradient policies.
 
     Examples:
-        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.iteration.workload.catalogue import resnet
         >>> from coppice.topology.presets import preset
         >>> found = layer_workload(resnet(50), cluster_of(preset("dgx-a100")), workers=8, samples=64)

@@ -27,9 +27,8 @@ from coppice.training.torch.pipelines.training import pipeline  # noqa: E402
 from coppice.training.torch.servers.server import serve_parameters  # noqa: E402
 from coppice.training.torch.tensor.coconet_handoff import PipelineHandoff  # noqa: E402
 from coppice.training.torch.tensor.coconet_optimizer import fused_optimizer  # noqa: E402
-from coppice.training.torch.tensor.half_batches_degrees import DegreeGroups  # noqa: E402
+from coppice.training.torch.tensor.half_batches_degrees import DegreeGroups, tensor_parallel  # noqa: E402
 from coppice.training.torch.tensor.half_batches_parts import MegatronBlock, SummedPart  # noqa: E402
-from coppice.training.torch.tensor.half_batches_policies import tensor_parallel  # noqa: E402
 from coppice.training.torch.tensor.passes import tensor_overlap  # noqa: E402
 from coppice.training.torch.tensor.triggered_product import TrackedProduct  # noqa: E402
 

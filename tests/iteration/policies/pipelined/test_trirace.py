@@ -16,8 +16,8 @@ from coppice.iteration.pipeline.orders import ORDERS, gpipe
 from coppice.iteration.pipeline.stages import StageTimes, weights_last
 from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.predicted import predict
-from coppice.iteration.running import run_tasks
 from coppice.iteration.step.workloads import stages_graph
+from coppice.iteration.tasks import run_tasks
 from iteration.policies.workloads import workload_of
 
 

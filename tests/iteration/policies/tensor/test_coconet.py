@@ -24,7 +24,7 @@ from coppice.iteration.policies.tensor.coconet.program import (
     pipeline_handoff,
     tensor_parallel_layer,
 )
-from coppice.iteration.running import lower_bound_seconds, run_tasks
+from coppice.iteration.tasks import lower_bound_seconds, run_tasks
 from reference.coconet_values import assembled, run_program
 
 MACHINE = Machine()

@@ -24,7 +24,7 @@ from coppice.iteration.policies.tensor.stage_windows import (
     stage_added_seconds,
     stage_bytes,
 )
-from coppice.iteration.running import lower_bound_seconds, run_tasks
+from coppice.iteration.tasks import lower_bound_seconds, run_tasks
 
 
 def drawn_layer(draw: random.Random, most_ops: int = 5, windows: int = 2) -> LayerWindows:

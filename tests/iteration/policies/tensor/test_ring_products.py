@@ -11,7 +11,7 @@ import pytest
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.ring_products import RingProduct, shard_sizes
 from coppice.iteration.policies.tensor.triggered import TriggeredProduct
-from coppice.iteration.running import lower_bound_seconds, run_tasks
+from coppice.iteration.tasks import lower_bound_seconds, run_tasks
 from reference.ring_values import gathered_products, scattered_products
 
 

@@ -17,8 +17,7 @@ from coppice.iteration.policies.whole.operations import (
     OperationGraph,
     WholePlan,
 )
-from coppice.iteration.running import run_tasks
-from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder
+from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder, run_tasks
 
 
 def readable_tasks(graph: OperationGraph, plan: WholePlan) -> TaskGraph:

@@ -19,7 +19,7 @@ from coppice.iteration.policies.whole.operations import (
     OperationGraph,
     WholePlan,
 )
-from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import run_tasks
 
 
 def operation(

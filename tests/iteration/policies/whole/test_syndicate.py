@@ -18,7 +18,7 @@ from coppice.iteration.policies.whole.operations import (
     WholePlan,
 )
 from coppice.iteration.policies.whole.syndicate import Syndicate, search_plan
-from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import run_tasks
 from iteration.policies.whole.all_plans import least_seconds
 
 

@@ -29,9 +29,8 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.fusion import communication_end
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
-from coppice.iteration.running import run_tasks
 from coppice.iteration.step.plan import Message
-from coppice.iteration.tasks import TaskGraphBuilder
+from coppice.iteration.tasks import TaskGraphBuilder, run_tasks
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -13,9 +13,9 @@ from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.pipeline.stages import StageTimes
 from coppice.iteration.policies.policy import Count, Policy, Seconds
-from coppice.iteration.running import lower_bound_seconds
 from coppice.iteration.step.lower import StepGraph
 from coppice.iteration.step.workloads import stages_graph
+from coppice.iteration.tasks import lower_bound_seconds
 
 
 class PipelineOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

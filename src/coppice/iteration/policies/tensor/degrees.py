@@ -281,7 +281,7 @@ def degree_problem(
         layout: How the job lies on the GPUs; ``tensor`` is the size of the group.
 
     Examples:
-        >>> from coppice.iteration.cluster import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.iteration.models import model_named
         >>> from coppice.topology.presets import preset
         >>> from coppice.iteration.transformer import Recompute

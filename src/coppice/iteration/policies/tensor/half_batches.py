@@ -104,7 +104,7 @@ class HalfBatches:
     Examples:
         The published example of 48 blocks, 192 seconds without overlap:
 
-        >>> from coppice.iteration.running import run_tasks
+        >>> from coppice.iteration.tasks import run_tasks
         >>> for seconds in (1.0, 0.5, 2.0):
         ...     halves = HalfBatches(blocks=[HalvedBlock(forward=1.0, forward_sum=seconds)] * 48)
         ...     run_tasks(halves.graph(backward=False)).seconds, halves.forward_seconds
@@ -216,7 +216,7 @@ class RegroupedHalves:
         InputError: If there is not one change less than rows.
 
     Examples:
-        >>> from coppice.iteration.running import run_tasks
+        >>> from coppice.iteration.tasks import run_tasks
         >>> rows = RegroupedHalves.of([HalvedBlock(forward=1.0, forward_sum=0.5)] * 3, [2, 2, 4], [(0.25, 0.0)])
         >>> run_tasks(rows.graph()).seconds, rows.seconds
         (7.25, 7.25)

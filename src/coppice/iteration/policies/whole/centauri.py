@@ -30,7 +30,7 @@ from coppice.iteration.policies.whole.operations import (
     WholePolicy,
 )
 from coppice.iteration.policies.whole.partition import AXES, AXES_OF_LABEL
-from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import run_tasks
 
 TIERS = ("operation", "layer", "model")
 """The tiers, from the smallest."""

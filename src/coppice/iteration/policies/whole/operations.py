@@ -27,8 +27,7 @@ from numpy.typing import NDArray
 from coppice import _core
 from coppice.errors import InputError
 from coppice.iteration.policies.policy import ConfiguredPolicy
-from coppice.iteration.running import run_tasks
-from coppice.iteration.tasks import TaskGraph
+from coppice.iteration.tasks import TaskGraph, run_tasks
 from coppice.rows import first_rows, offsets, ranges
 
 
@@ -78,6 +77,26 @@ class GraphOperation:
             if self.size_bytes is None
             else self.size_bytes
         )
+
+
+class OperationRows:
+    """Operations under construction, numbered in the order in which they are added."""
+
+    def __init__(self) -> None:
+        self.operations: list[GraphOperation] = []
+
+    def add(
+        self,
+        name: str,
+        decompositions: tuple[tuple[CollectivePhase, ...], ...],
+        after: Iterable[int],
+        **others: Any,  # Further fields of the operation
+    ) -> int:
+        """Add an operation; return its number."""
+        self.operations.append(
+            GraphOperation(name=name, decompositions=decompositions, after=tuple(after), **others)
+        )
+        return len(self.operations) - 1
 
 
 class OperationChoice(NamedTuple):

@@ -16,14 +16,14 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, sou
 from coppice.iteration.policies.whole.operations import (
     Channel,
     CollectivePhase,
-    GraphOperation,
     OperationChoice,
     OperationGraph,
+    OperationRows,
     WholePlan,
     WholePolicy,
 )
-from coppice.iteration.running import TaskTimes, run_tasks
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
+from coppice.iteration.tasks import TaskTimes, run_tasks
 
 _START_SECONDS = 10e-6
 """What a piece of an exchange costs, unless told otherwise."""
@@ -151,13 +151,13 @@ def _first(order: PipelineOrder, micro_batches: int) -> PipelineOrder:
     return PipelineOrder(devices=kept, stages=order.stages, micro_batches=micro_batches)
 
 
-class _Layout:
-    """Operation graph under construction."""
+class _Layout(OperationRows):
+    """Operation graph of a step under construction."""
 
     def __init__(self, step: Step, order: PipelineOrder, start_seconds: float, *, beside: bool) -> None:
+        super().__init__()
         self.step, self.order = step, order
         self.start_seconds, self.beside = start_seconds, beside
-        self.operations: list[GraphOperation] = []
         self.channels: dict[str, Channel] = {}
         self.device_of = order.device_of()
         self.computes: dict[tuple[int, float], tuple[tuple[CollectivePhase, ...], ...]] = {}
@@ -227,11 +227,10 @@ class _Layout:
         if self.step.send is None or sender == device or not self.step.send.seconds:
             self.awaited.append((first, key))
             return
-        number = len(self.operations)
         channel = f"link {sender} to {device}"
         self.channels.setdefault(channel, Channel())
         phase = CollectivePhase(kind="send", amount=self.step.send.seconds, channels=(channel,))
-        self.operations.append(GraphOperation(name=f"{source} sent", decompositions=((phase,),)))
+        number = self.add(f"{source} sent", ((phase,),), ())
         self.awaited.append((number, key))
         own = self.operations[first]
         self.operations[first] = replace(own, after=(*own.after, number))
@@ -273,17 +272,7 @@ class _Layout:
                 (CollectivePhase(kind=_COMPUTE, amount=seconds, channels=(channel,)),),
             )
         decompositions = self.computes[device, seconds]
-        self.operations.append(
-            GraphOperation(
-                name=name,
-                decompositions=decompositions,
-                after=tuple(after),
-                decision=decision,
-                group=group,
-                layer=layer,
-            )
-        )
-        return len(self.operations) - 1
+        return self.add(name, decompositions, after, decision=decision, group=group, layer=layer)
 
     def _exchange(
         self,
@@ -304,19 +293,16 @@ class _Layout:
                 self.exchanges[key] = labelled
         else:
             labelled = self.exchanges[key]
-        self.operations.append(
-            GraphOperation(
-                name=name,
-                decompositions=labelled[0],
-                labels=labelled[1],
-                after=tuple(after),
-                decision=decision,
-                group=group,
-                layer=layer,
-                size_bytes=each.size_bytes,
-            )
+        return self.add(
+            name,
+            labelled[0],
+            after,
+            labels=labelled[1],
+            decision=decision,
+            group=group,
+            layer=layer,
+            size_bytes=each.size_bytes,
         )
-        return len(self.operations) - 1
 
     def _labelled(
         self,

@@ -25,7 +25,7 @@ from coppice.iteration.policies.whole.operations import (
     WholePolicy,
 )
 from coppice.iteration.policies.whole.syndicate import Syndicate
-from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import run_tasks
 from coppice.training.torch.core.agree import broadcast_from_first
 
 BARRIER = -1

@@ -14,12 +14,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
 from coppice.iteration.policies.whole.operations import (
     Channel,
     CollectivePhase,
     GraphOperation,
     OperationGraph,
+    OperationRows,
 )
 
 DEVICE = "device"
@@ -156,12 +158,12 @@ def step_graph(
     return found
 
 
-class _StepRows:
-    """Operation graph under construction."""
+class _StepRows(OperationRows):
+    """Operation graph of sections under construction."""
 
     def __init__(self, piece: float) -> None:
+        super().__init__()
         self._piece = piece
-        self.operations: list[GraphOperation] = []
         self._computed: dict[float, tuple[tuple[CollectivePhase, ...], ...]] = {}
 
     def compute(
@@ -181,52 +183,28 @@ class _StepRows:
                 kind="compute", amount=seconds - starts * self._piece, channels=(DEVICE,), starts=starts
             )
             self._computed[seconds] = ((phase,),)
-        self.operations.append(
-            GraphOperation(
-                name=name,
-                decompositions=self._computed[seconds],
-                after=tuple(after),
-                decision=decision,
-                group=group if decision else "",
-                layer=group if layer is None else layer,
-            )
+        return self.add(
+            name,
+            self._computed[seconds],
+            after,
+            decision=decision,
+            group=group if decision else "",
+            layer=group if layer is None else layer,
         )
-        return len(self.operations) - 1
 
     def exchange(self, name: str, one: GraphOperation, after: Sequence[int], kind: str, group: str) -> int:
         """All-reduce that computation waits for."""
-        return self._add(name, one, after, decision=f"sums of {kind}", group=group, layer=group)
+        return self._like(name, one, after, decision=f"sums of {kind}", group=group, layer=group)
 
     def gather(self, name: str, one: GraphOperation, after: Sequence[int], kind: str) -> int:
         """All-gather of weights."""
-        return self._add(name, one, after, decision=f"gathers of {kind}")
+        return self._like(name, one, after, decision=f"gathers of {kind}")
 
     def message(self, name: str, one: GraphOperation, after: Sequence[int], kind: str) -> int:
         """Gradient average that only the end of the step waits for."""
-        return self._add(name, one, after, decision=f"means of {kind}", priority=1)
+        return self._like(name, one, after, decision=f"means of {kind}", priority=1)
 
-    def _add(
-        self,
-        name: str,
-        one: GraphOperation,
-        after: Sequence[int],
-        *,
-        decision: str,
-        group: str = "",
-        layer: str = "",
-        priority: int = 0,
-    ) -> int:
-        self.operations.append(
-            GraphOperation(
-                name=name,
-                decompositions=one.decompositions,
-                labels=one.labels,
-                after=tuple(after),
-                decision=decision,
-                group=group,
-                layer=layer,
-                priority=priority,
-                size_bytes=one.size_bytes,
-            )
+    def _like(self, name: str, one: GraphOperation, after: Sequence[int], **others: Any) -> int:
+        return self.add(
+            name, one.decompositions, after, labels=one.labels, size_bytes=one.size_bytes, **others
         )
-        return len(self.operations) - 1

@@ -38,9 +38,9 @@ from coppice.training.torch.chunked.recorded_steps import (
 )
 from coppice.training.torch.chunked.sections import TensorParallelModule
 from coppice.training.torch.chunked.sharded import ShardedWeights, require_by_element
+from coppice.training.torch.core.agree import trained_parameters
 from coppice.training.torch.core.measure import DeviceClock, now
 from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
-from coppice.training.torch.overlap.trained import trained_parameters
 
 _STATE_KEY = "whole_plan"
 _CUT_STEPS = 3

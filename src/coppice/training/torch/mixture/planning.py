@@ -15,12 +15,12 @@ from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.policies.whole.operations import (
     Channel,
     CollectivePhase,
-    GraphOperation,
     OperationChoice,
     OperationGraph,
+    OperationRows,
     WholePlan,
 )
-from coppice.iteration.running import run_tasks
+from coppice.iteration.tasks import run_tasks
 from coppice.training.torch.mixture.network_queue import (
     BOUNDARY,
     COMPUTE,
@@ -78,8 +78,8 @@ class MixturePlan:
     predicted_seconds: float  # Time of a step by simulation
 
 
-class _Step:
-    """Operation graph under construction."""
+class _Step(OperationRows):
+    """Operation graph of a recorded step under construction."""
 
     def __init__(
         self,
@@ -89,9 +89,9 @@ class _Step:
         bucket_bytes: Sequence[float],
         one_queue: bool,
     ) -> None:
+        super().__init__()
         self.gradients, self.network = gradients, network
         self.bucket_bytes, self.one_queue = bucket_bytes, one_queue
-        self.operations: list[GraphOperation] = []
         self.sums: list[GradientMessage] = []
         self.sum_operations: list[int] = []
         self.exchanges: dict[int, bool] = {}  # operation: in the backward pass
@@ -138,25 +138,10 @@ class _Step:
             },
         )
 
-    def _add(
-        self, name: str, phase: CollectivePhase, decision: str, group: str, size_bytes: float | None = None
-    ) -> int:
-        self.operations.append(
-            GraphOperation(
-                name=name,
-                decompositions=((phase,),),
-                after=tuple(self.before),
-                decision=decision,
-                group=group,
-                size_bytes=size_bytes,
-            )
-        )
-        return len(self.operations) - 1
-
     def _device(self, seconds: float, group: str) -> None:
         number = len(self.operations)
         phase = CollectivePhase(kind="compute", amount=seconds, channels=("device",))
-        self.before = [self._add(f"compute {number}", phase, group, group)]
+        self.before = [self.add(f"compute {number}", ((phase,),), self.before, decision=group, group=group)]
 
     def _exchange(self, item: StepItem, group: str) -> int:
         start = min(item.seconds, self.network.exchange_seconds)
@@ -166,7 +151,8 @@ class _Step:
             channels=("network",),
             starts=round(start / _START),
         )
-        return self._add(f"exchange {len(self.operations)}", phase, group, group)
+        name = f"exchange {len(self.operations)}"
+        return self.add(name, ((phase,),), self.before, decision=group, group=group)
 
     def _gradient(self, place: int) -> None:
         group = self.gradients.groups.get(place, 0)
@@ -189,7 +175,9 @@ class _Step:
                 starts=round(self.network.sum_seconds / _START),
             )
             name = f"sum {len(self.sums)}"
-            self.sum_operations.append(self._add(name, phase, name, "", float(size)))
+            self.sum_operations.append(
+                self.add(name, ((phase,),), self.before, decision=name, size_bytes=float(size))
+            )
             self.sums.append(GradientMessage(places, size, group))
             self.open[group] = []
 

@@ -19,7 +19,7 @@ from torch.utils.hooks import RemovableHandle
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.training.torch.attached import ModuleAttachments
-from coppice.training.torch.core.agree import broadcast_from_first
+from coppice.training.torch.core.agree import broadcast_from_first, require_alike, trained_parameters
 from coppice.training.torch.core.measure import DeviceClock, measure_network
 from coppice.training.torch.mixture.exchanges import (
     DirectExchanges,
@@ -44,7 +44,6 @@ from coppice.training.torch.mixture.skewed import PlannedExchange
 from coppice.training.torch.overlap.executors import Bucket
 from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
 from coppice.training.torch.overlap.streams import Streams
-from coppice.training.torch.overlap.trained import require_alike, trained_parameters
 
 _SHORT_BYTES = 128 * 1024
 """About as short as pieces of sums beside exchanges."""

@@ -38,13 +38,13 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import policy_named
 from coppice.iteration.policies.data_parallel.ddp import Bucketed
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
-from coppice.iteration.running import run_tasks
 from coppice.iteration.step.plan import Message
 from coppice.iteration.step.workloads import steady_iteration
+from coppice.iteration.tasks import run_tasks
 from coppice.training.torch.core.measure import DeviceClock, measure_network
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients
 from coppice.training.torch.overlap.factors import LinearFactors
-from coppice.training.torch.overlap.late import uncompiled
+from coppice.training.torch.overlap.pending import uncompiled
 from coppice.training.torch.overlap.streams import Streams
 
 _ITERATIONS = 4  # simulated; what is launched in the last but one is the order

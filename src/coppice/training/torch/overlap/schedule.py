@@ -24,25 +24,27 @@ from coppice.iteration.policies.data_parallel.ooo import OutOfOrder
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.poseidon import Poseidon
 from coppice.training.torch.attached import ModuleAttachments
-from coppice.training.torch.ordering.weight_gradients import DeferredGradients
-from coppice.training.torch.overlap.executors import MessageExecutor
-from coppice.training.torch.overlap.factors import LinearFactors
-from coppice.training.torch.overlap.late import UPDATES_ARE_LATE, LateParameters, uncompiled
-from coppice.training.torch.overlap.pending import (
-    PendingGradient,
-    ScheduledOptimizer,
-    ZeroedGradients,
-    update_only,
-)
-from coppice.training.torch.overlap.recorder import LaunchPlan, Readers, Recorder, launch_plan
-from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, require_whole, sparse_sums
-from coppice.training.torch.overlap.streams import Streams
-from coppice.training.torch.overlap.trained import (
+from coppice.training.torch.core.agree import (
     UsedTensors,
     require_alike,
     require_whole_gradients,
     trained_parameters,
 )
+from coppice.training.torch.ordering.weight_gradients import DeferredGradients
+from coppice.training.torch.overlap.executors import MessageExecutor
+from coppice.training.torch.overlap.factors import LinearFactors
+from coppice.training.torch.overlap.pending import (
+    UPDATES_ARE_LATE,
+    LateParameters,
+    PendingGradient,
+    ScheduledOptimizer,
+    ZeroedGradients,
+    uncompiled,
+    update_only,
+)
+from coppice.training.torch.overlap.recorder import LaunchPlan, Readers, Recorder, launch_plan
+from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, SparseSums, require_whole
+from coppice.training.torch.overlap.streams import Streams
 from coppice.training.torch.overlap.tuner import TrainingTuner, TuningOptions
 from coppice.training.torch.servers.client import (
     NOT_SUMMED,
@@ -89,7 +91,19 @@ class OverlapSchedule:
         with torch.no_grad():
             for tensor in [*model.parameters(), *model.buffers()]:
                 dist.broadcast(tensor.detach(), src=streams.ranks[0], group=streams.group("network"))
-        self._sparse = sparse_sums(self.policy, optimizer, self._trained, len(streams.ranks), streams.rank)
+        settings = self.policy.settings
+        self._sparse = (
+            None
+            if getattr(settings, "ratio", 1.0) == 1
+            else SparseSums(
+                optimizer,
+                self._trained,
+                ranks=len(streams.ranks),
+                rank=streams.rank,
+                ratio=settings.ratio,
+                chunk_elements=settings.chunk_elements,
+            )
+        )
         self._factors = (
             LinearFactors(model, self._names, self._trained, len(streams.ranks))
             if isinstance(self.policy, Poseidon)
@@ -112,14 +126,18 @@ class OverlapSchedule:
             require_whole_gradients(self._sparse is None)
             group, device = streams.group("used"), self._trained[0].device
             self._used = UsedTensors(len(self._trained), group, device, timeout_s)
-        self._servers = parameter_servers(
-            policy,
-            servers,
-            optimizer,
-            ranks=(streams.rank, len(streams.ranks)),
-            tunes=tuning.mode in (True, "training"),
-            unused=unused,
-            timeout_s=timeout_s,
+        self._servers = (
+            None
+            if servers is None
+            else parameter_servers(
+                policy,
+                servers,
+                optimizer,
+                ranks=(streams.rank, len(streams.ranks)),
+                tunes=tuning.mode in (True, "training"),
+                unused=unused,
+                timeout_s=timeout_s,
+            )
         )
         self._late = LateParameters(self._read_late)
         self._in_backward = False

@@ -24,7 +24,6 @@ import torch.distributed as dist
 
 from coppice.errors import InputError
 from coppice.iteration.policies.data_parallel.gradientflow import NORMS
-from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.step.plan import Message
 from coppice.training.torch.overlap.streams import used_here
 
@@ -252,27 +251,6 @@ class SparseSums:
             row.momentum.copy_(state["momentum"][number])
             row.residual.copy_(state["residual"][number])
         self.chosen, self._held = list(state["chosen"]), set(state["held"])
-
-
-def sparse_sums(
-    policy: DataParallelPolicy,
-    optimizer: torch.optim.Optimizer,
-    parameters: Sequence[torch.Tensor],
-    ranks: int,
-    rank: int,
-) -> SparseSums | None:
-    """Sparse communication for a policy that uses it; None otherwise."""
-    settings = policy.settings
-    if getattr(settings, "ratio", 1.0) == 1:
-        return None
-    return SparseSums(
-        optimizer,
-        parameters,
-        ranks=ranks,
-        rank=rank,
-        ratio=settings.ratio,
-        chunk_elements=settings.chunk_elements,
-    )
 
 
 def require_whole(state: Mapping[str, Any]) -> None:

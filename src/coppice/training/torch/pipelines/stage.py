@@ -20,7 +20,7 @@ from torch import nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from coppice.errors import InputError
-from coppice.training.torch.overlap.trained import require_alike
+from coppice.training.torch.core.agree import require_alike
 from coppice.training.torch.pipelines.channels import PipelineLayout, StageChannels
 
 

@@ -301,17 +301,15 @@ def _settings(groups: Sequence[Mapping[str, Any]]) -> list[dict[str, Any]]:
 
 def parameter_servers(
     policy: DataParallelPolicy,
-    servers: Sequence[str] | None,
+    servers: Sequence[str],
     optimizer: torch.optim.Optimizer,
     *,
     ranks: tuple[int, int],  # Number of this worker and of all
     tunes: bool,
     unused: bool,
     timeout_s: float,
-) -> ParameterServers | None:
-    """Parameter servers of a training; None without servers."""
-    if servers is None:
-        return None
+) -> ParameterServers:
+    """Parameter servers of a training."""
     kind = type(optimizer)
     served = isinstance(policy, TicTac) or (
         isinstance(policy, PriorityPropagation) and policy.settings.transport == "server"
