@@ -28,8 +28,7 @@ from coppice.innetwork.systems.estimate import AggregationCase
 from coppice.innetwork.systems.switchml import slot_run
 from coppice.innetwork.systems.windows import ValueFrame
 from coppice.run.bench.measuring import busy_share, core_times
-from coppice.run.lab.launch import launch_ranks
-from coppice.run.lab.switches import standing_switches
+from coppice.run.lab.launch import launch_ranks, standing_switches
 from coppice.topology.presets import preset
 from lab import bench_row, say, standing
 from tables import Table, replace_generated

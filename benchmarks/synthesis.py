@@ -28,7 +28,7 @@ from coppice.collectives import Collective
 from coppice.comparison import compare
 from coppice.errors import CoppiceError
 from coppice.planners.choice import optimal_planner
-from coppice.planners.synthesis.method import METHODS
+from coppice.planners.synthesis.synthesizing import METHODS
 from coppice.text import percent_text, short_size
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import subset

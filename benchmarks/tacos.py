@@ -28,8 +28,7 @@ from rich.console import Console
 from coppice.bounds import bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.planners.synthesis.method import Request
-from coppice.planners.synthesis.synthesizing import synthesize
+from coppice.planners.synthesis.synthesizing import Request, synthesize
 from coppice.planners.synthesis.tacos import TacosOptions, synthesize_tacos
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset

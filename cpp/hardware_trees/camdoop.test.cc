@@ -45,7 +45,7 @@ class Torus {
   std::size_t trees() const { return 2 * dims_.size(); }
   int size() const { return size_; }
 
-  // The next hop of every node to node 0, -1 for node 0: planners/algorithms/parts/torus_trees.py says why.
+  // The next hop of every node to node 0, -1 for node 0: planners/algorithms/trees/camdoop.py says why.
   std::vector<int> parents(std::size_t tree) const {
     const int axes = static_cast<int>(dims_.size()), own = static_cast<int>(tree) % axes;
     const int sign = static_cast<int>(tree) < axes ? 1 : -1;

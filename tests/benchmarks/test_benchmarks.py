@@ -15,7 +15,7 @@ from types import ModuleType
 import pytest
 
 from coppice.bounds import Problem, bound
-from coppice.planners.synthesis.method import METHODS
+from coppice.planners.synthesis.synthesizing import METHODS
 from support.benchmark_scripts import BENCHMARKS, load_benchmark
 
 

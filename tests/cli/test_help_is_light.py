@@ -28,7 +28,7 @@ from coppice.iteration.policies.policy import Policy
 from coppice.iteration.policies.tensor.policy import TensorPolicy
 from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.options import names
-from coppice.planners.synthesis.method import METHODS
+from coppice.planners.synthesis.synthesizing import METHODS
 from coppice.selection import LIBRARIES
 from coppice.selection.nccl import SETTINGS
 from coppice.topology.composition.fabric import FABRIC_KINDS

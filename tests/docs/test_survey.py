@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from coppice.iteration.policies.catalogue import POLICIES
-from coppice.planners.synthesis.method import METHODS
+from coppice.planners.synthesis.synthesizing import METHODS
 from support.benchmark_scripts import load_benchmark
 from support.pages import coppice
 from support.paths import ROOT

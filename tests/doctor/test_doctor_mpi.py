@@ -20,7 +20,7 @@ from coppice.export.formats import OMPI_FORMS
 from coppice.export.open_mpi.rules_file import read_ompi_rules
 from coppice.export.open_mpi.writer import OmpiRule, rules_file
 from coppice.selection import tables_of
-from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES, algorithms_of
+from coppice.selection.tables import ALGORITHMS, COLLECTIVES, algorithms_of
 from support.paths import ROOT
 
 OMPI, MPICH = "ompi-rules", "mpich-env"

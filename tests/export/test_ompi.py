@@ -21,7 +21,7 @@ from coppice.export.open_mpi.writer import OmpiRule, export_ompi_rules, rules_fi
 from coppice.fitting.open_mpi import OmpiChoice, choices_of, compared
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.selection import select, tables_of
-from coppice.selection.open_mpi_names import FUNCTIONS
+from coppice.selection.tables import FUNCTIONS
 from coppice.topology.presets import preset
 from export import ompi_reader as reader
 from run.engines.mpi.launching import HOME, reason_to_skip, run_mpi

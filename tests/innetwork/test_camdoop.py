@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from coppice import _switch
-from coppice.planners.algorithms.parts.torus_trees import torus_trees
+from coppice.planners.algorithms.trees.camdoop import torus_trees
 from reference.innetwork.camdoop import SUMS, CamdoopWorkerReference, HopReference
 from reference.innetwork.driving import (
     AlteringFrames,

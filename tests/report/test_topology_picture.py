@@ -17,7 +17,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.planning import plan
-from coppice.report.dot import quoted, to_dot, tree_to_dot
+from coppice.report.reporting import quoted, to_dot, tree_to_dot
 from coppice.report.svg import drawing, element, escape, fitted, number, text_width
 from coppice.report.topology.picture import drawing_of, load_class, topology_picture, topology_svg
 from coppice.schedule.explanation import plan_loads

@@ -17,7 +17,7 @@ from coppice.errors import CheckError, InputError
 from coppice.topology.presets import preset
 from coppice.tuning.exports import export_table
 from coppice.tuning.fit import fit_runs
-from coppice.tuning.nccl_plugin import load_table
+from coppice.tuning.nccl_sweep import load_table
 from coppice.tuning.records import LibraryChoice, encode_run
 from coppice.tuning.report import bounds_us, tuning_html
 from coppice.tuning.sweep import check_runs, sweep_mpi

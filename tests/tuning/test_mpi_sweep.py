@@ -17,7 +17,7 @@ from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.doctor import JobFacts, diagnose
 from coppice.errors import CheckError, InputError
-from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
+from coppice.selection.tables import FUNCTIONS, SEGMENTED
 from coppice.tuning.records import decode_runs, read_runs
 from coppice.tuning.sweep import COLLECTIVES, sweep_mpi
 from coppice.tuning.worker import Spec

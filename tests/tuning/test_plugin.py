@@ -14,7 +14,7 @@ from coppice.errors import CheckError, InputError
 from coppice.export.nccl.tuner import Dialect
 from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES, PROTOCOLS
 from coppice.tuning.building import build_plugin, compiler_found
-from coppice.tuning.nccl_plugin import PluginTable, fingerprint, load_table
+from coppice.tuning.nccl_sweep import PluginTable, fingerprint, load_table
 
 HERE = Path(__file__).parent
 CELLS = [(algorithm, protocol) for algorithm in ALGORITHMS.values() for protocol in PROTOCOLS]

@@ -12,9 +12,9 @@ from typer.testing import CliRunner
 from coppice.cli.tune import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.run.choices import AlgorithmRule, AlgorithmRules, decode_rules, encode_rules, read_rules
 from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.put_signal.opening import DEVICE_VARIABLE
+from coppice.run.planned import AlgorithmRule, AlgorithmRules, decode_rules, encode_rules, read_rules
 from coppice.topology.presets import preset
 from coppice.tuning.exports import export_table
 from coppice.tuning.fit import fit_runs

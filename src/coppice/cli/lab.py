@@ -169,7 +169,7 @@ def run(
 
 def _switches(lab: Lab, protocol: str | None) -> AbstractContextManager[list[str]]:
     """The switches of a protocol while they stand; none without one."""
-    from coppice.run.lab.switches import standing_switches
+    from coppice.run.lab.launch import standing_switches
 
     return nullcontext([]) if protocol is None else standing_switches(lab, protocol)
 

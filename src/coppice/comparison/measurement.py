@@ -27,8 +27,7 @@ from coppice.planners.algorithms.catalogue import algorithms as catalogue
 from coppice.planners.algorithms.catalogue import find
 from coppice.planners.algorithms.parts.orders import box_order
 from coppice.planners.choice import FOREST, ORDERS, PlannerOptions, make_body, optimal_planner
-from coppice.planners.synthesis.method import METHODS
-from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
+from coppice.planners.synthesis.synthesizing import METHODS, SynthesizedResult, synthesize
 from coppice.schedule.files.plan_file import encode_plan, plan_of
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower

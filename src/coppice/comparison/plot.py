@@ -15,7 +15,7 @@ from coppice.comparison.outcome import Comparison
 from coppice.errors import InputError, MissingExtraError
 from coppice.files import write_atomically
 from coppice.innetwork.systems.hosts import YARDSTICKS
-from coppice.innetwork.systems.sweep import AggregationSweep
+from coppice.innetwork.systems.registry import AggregationSweep
 from coppice.text import plural, short_size, size_text
 
 if TYPE_CHECKING:

@@ -28,8 +28,8 @@ from coppice.export.open_mpi.rules_file import (
     read_ompi_rules,
 )
 from coppice.selection import SelectionRequest, tables_of
-from coppice.selection.open_mpi_names import SEGMENTED, algorithms_of
 from coppice.selection.selection import decide, parse_rules
+from coppice.selection.tables import SEGMENTED, algorithms_of
 from coppice.text import plural
 
 WITHOUT_SIZE = ("alltoallv", "barrier")

@@ -15,9 +15,8 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.algorithms.catalogue import find
 from coppice.selection import SelectionRequest, select, tables_of
-from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED, algorithms_of
 from coppice.selection.selection import decide, parse_rules
-from coppice.selection.tables import FunctionEntry
+from coppice.selection.tables import FUNCTIONS, SEGMENTED, FunctionEntry, algorithms_of
 from coppice.simulation.models import IDEAL, Model, model_of
 from coppice.topology.model import Topology
 
@@ -43,7 +42,7 @@ class OmpiChoice:
 
 def compared(
     topology: Topology,  # Where it runs, one rank on each GPU
-    collective: Collective,  # A key of :data:`~coppice.selection.open_mpi_names.FUNCTIONS`
+    collective: Collective,  # A key of :data:`~coppice.selection.tables.FUNCTIONS`
     sizes: Sequence[int],  # Sizes M in bytes
     *,
     # What messages cost, a model or its name or file; None is `ideal`, a microsecond a message: the default

@@ -7,7 +7,7 @@ from math import floor, log2, log10
 
 from coppice.comparison.outcome import Comparison, parameters_text
 from coppice.comparison.ranges import percent
-from coppice.planners.synthesis.method import METHODS
+from coppice.planners.synthesis.synthesizing import METHODS
 from coppice.report.svg import Markup, drawing, element, escape, fitted, join, number, text_width
 from coppice.text import plural, rate_text, seconds_text, short_size, time_text
 

@@ -14,8 +14,8 @@ from coppice.export.nccl.tuner import tuner_table
 from coppice.export.open_mpi.rules_file import FOR_EVER, form_of, version_of
 from coppice.export.open_mpi.writer import SUFFIXES, OmpiRule, merged, rules_file
 from coppice.fitting.nccl_tuner import TunerRule
-from coppice.run.choices import TUNING_VARIABLE, AlgorithmRule, AlgorithmRules, decode_rules, encode_rules
-from coppice.selection.open_mpi_names import FUNCTIONS
+from coppice.run.planned import TUNING_VARIABLE, AlgorithmRule, AlgorithmRules, decode_rules, encode_rules
+from coppice.selection.tables import FUNCTIONS
 from coppice.tuning.fit import SizeRule
 from coppice.tuning.mpi_switch import CHAIN_FANOUT, MPICH_FUNCTIONS
 from coppice.tuning.table import UNDO, RuleTable

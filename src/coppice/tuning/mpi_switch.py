@@ -15,7 +15,7 @@ from typing import Any, Protocol
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.selection.open_mpi_names import FUNCTIONS, SEGMENTED
+from coppice.selection.tables import FUNCTIONS, SEGMENTED
 from coppice.tuning.records import LibraryChoice
 
 MPICH_FUNCTIONS = {collective: name.upper() for collective, name in FUNCTIONS.items()}

@@ -1,4 +1,4 @@
-"""Sweep NCCL and RCCL through nccl-tests (rccl-tests): one process per choice and round.
+"""Sweep NCCL and RCCL through nccl-tests (rccl-tests), one process a choice and round; the tuner plugin in Python.
 
 The choice is made by the library's own variables (NCCL_ALGO, NCCL_PROTO), or by a tuner table with one line for
 everything, read by Coppice's plugin or by RCCL itself; a table never selects what the library has switched off. In each
@@ -12,20 +12,124 @@ import os
 import shlex
 import subprocess
 import tempfile
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
+from coppice.export.formats import Dialect
+from coppice.export.nccl.tuner_reader import ANY, TunerLine, read_tuner_table
 from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES, MOST_CHANNELS, PROTOCOLS, impossible
 from coppice.logs.reading import parse_log
 from coppice.logs.records import LoggedMeasurement
 from coppice.run.processes import stop
 from coppice.tuning.fit import NO_END
 from coppice.tuning.logged import ALGORITHM_NAMES, PROTOCOL_NAMES
-from coppice.tuning.nccl_plugin import TABLE_VARIABLE
 from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
+
+TABLE_VARIABLE = "COPPICE_TUNER_TABLE"
+"""Variable that names the table."""
+
+_OFFSET, _PRIME = 0xCBF29CE484222325, 0x100000001B3
+
+
+def fingerprint(data: bytes) -> str:
+    """Fingerprint of a table that the plugin prints at communicator creation: equal tables, equal prints.
+
+    Examples:
+        >>> fingerprint(b"")
+        'cbf29ce484222325'
+    """
+    value = _OFFSET
+    for byte in data:
+        value = (value ^ byte) * _PRIME % 2**64
+    return f"{value:016x}"
+
+
+_MOST_LINE = 255
+
+
+@dataclass(frozen=True, kw_only=True)
+class PluginTable:
+    """Rules of a tuner table."""
+
+    lines: tuple[TunerLine, ...]  # Lines with a rule, in order
+
+    def decide(
+        self,
+        collective: str,  # In the spelling of tuner tables
+        size_bytes: int,
+        *,
+        nodes: int,
+        ranks: int,
+        # Pairs of algorithm and protocol that the library offers for the call
+        available: Container[tuple[str, str]],
+    ) -> TunerLine | None:
+        r"""Matching rule of a call, None where the library decides.
+
+        Examples:
+            >>> table = load_table(b"allreduce,0,1023,nvls,simple,-1,-1,8\nallreduce,0,4095,ring,ll,4,-1,-1\n")
+            >>> table.decide("allreduce", 512, nodes=1, ranks=8, available=[("ring", "ll")]).channels
+            4
+            >>> table.decide("allreduce", 4096, nodes=1, ranks=8, available=[("ring", "ll")])
+        """
+        for line in self.lines:
+            if (
+                line.collective == collective
+                and line.sizes[0] <= size_bytes <= line.sizes[1]
+                and line.nodes[0] <= nodes <= line.nodes[1]
+                and line.ranks[0] <= ranks <= line.ranks[1]
+                and (line.algorithm, line.protocol) in available
+            ):
+                return line
+        return None
+
+
+def load_table(data: bytes, *, file: str = "table") -> PluginTable:
+    r"""Read a table with the strictness of the plugin.
+
+    Examples:
+        >>> load_table(b"allreduce,0,1023,ring,ll,0,-1,8\n", file="t.csv")
+        Traceback (most recent call last):
+        coppice.errors.InputError: t.csv:1: channels of 1 to 127 or -1 are expected, found 0.
+    """
+    text = data.decode("utf-8", errors="replace").removeprefix("\ufeff")
+    table = read_tuner_table(text, Dialect.COPPICE)
+    for number, raw in enumerate(data.removeprefix(b"\xef\xbb\xbf").split(b"\n"), start=1):
+        if len(raw.removesuffix(b"\r")) > _MOST_LINE:
+            raise InputError(
+                f"{file}:{number}: lines of up to {_MOST_LINE} bytes are expected, found a longer one."
+            )
+    for line in table.lines:
+        reason = _refusal(line)
+        if reason is not None:
+            raise InputError(f"{file}:{line.number}: {reason}.")
+    if not table.lines:
+        raise InputError(f"{file} holds no rule: expected one at least.")
+    return PluginTable(lines=table.lines)
+
+
+def _refusal(line: TunerLine) -> str | None:
+    """Why the plugin refuses a line, or None."""
+    if line.problem is not None:
+        return line.problem
+    for word, known in (
+        (line.collective, tuple(COLLECTIVES.values())),
+        (line.algorithm, tuple(ALGORITHMS.values())),
+        (line.protocol, PROTOCOLS),
+    ):
+        if word not in known:
+            return f"one of {', '.join(known)} is expected, found {word[:40]!r}"
+    if line.channels != -1 and not 1 <= line.channels <= MOST_CHANNELS:
+        return f"channels of 1 to {MOST_CHANNELS} or -1 are expected, found {line.channels}"
+    if line.pipe != ANY or line.buffers != ANY:
+        return "numPipeOps and regBuff of -1 are expected: ranks may differ in them"
+    for name, span in (("nodes", line.nodes), ("ranks", line.ranks)):
+        if span != ANY and not 1 <= span[0] < 2**31:
+            return f"{name} of 1 or more or -1 are expected, found {span[0]}"
+    return None
+
 
 _RCCL = ("tree", "ring")
 _LAST_WORDS_S = 2.0

@@ -16,7 +16,7 @@ import msgspec
 
 from coppice.errors import CheckError, InputError
 from coppice.run.processes import end_with_parent, stop
-from coppice.selection.open_mpi_names import FUNCTIONS
+from coppice.selection.tables import FUNCTIONS
 from coppice.tuning.exports import deployed_environment
 from coppice.tuning.mpi_switch import DEPLOYED
 from coppice.tuning.records import CallShape, TimedRun, read_runs, reopen

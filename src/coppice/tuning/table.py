@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import file_name, read_text
-from coppice.run.choices import TUNING_VARIABLE
+from coppice.run.planned import TUNING_VARIABLE
 from coppice.tuning.fit import NO_END, Fit, SizeRule
 from coppice.tuning.records import CallShape, LibraryChoice
 from coppice.version import __version__

@@ -12,7 +12,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.planners.algorithms.parts.cost import Chain
-from coppice.planners.algorithms.parts.exchange import partners
+from coppice.planners.algorithms.parts.radix import partners
 from coppice.planners.algorithms.trees.single_tree import SHAPES
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.transfers import verify_schedule

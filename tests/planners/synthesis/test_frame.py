@@ -22,7 +22,9 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError, UnreachableError
 from coppice.planners.choice import from_catalogue
 from coppice.planners.synthesis.groups import read_groups, synthesize_groups
-from coppice.planners.synthesis.method import (
+from coppice.planners.synthesis.mip import program as module
+from coppice.planners.synthesis.mip.program import MixedProgram, SearchLimits
+from coppice.planners.synthesis.synthesizing import (
     METHODS,
     Request,
     Status,
@@ -30,8 +32,6 @@ from coppice.planners.synthesis.method import (
     SynthesisMethod,
     method_named,
 )
-from coppice.planners.synthesis.mip import program as module
-from coppice.planners.synthesis.mip.program import MixedProgram, SearchLimits
 from coppice.schedule.verification.verify import verify
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.models import Model

@@ -17,12 +17,11 @@ import coppice
 from coppice.bounds import Problem
 from coppice.bounds.latency import latency_bound
 from coppice.errors import InputError, MissingExtraError, UnreachableError
-from coppice.planners.synthesis.method import Status
 from coppice.planners.synthesis.sccl.deciding import even_shares, fewest_rounds_per_chunk
 from coppice.planners.synthesis.sccl.encoding import StepFormula, StepInstance
 from coppice.planners.synthesis.sccl.model import dual, model_of
 from coppice.planners.synthesis.sccl.routes import find_routes
-from coppice.planners.synthesis.synthesizing import SynthesizedResult
+from coppice.planners.synthesis.synthesizing import Status, SynthesizedResult
 from coppice.topology import preset, remove_links
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from support.interrupts import LOST, CtrlC, pressed

@@ -14,11 +14,11 @@ pytest.importorskip("z3", reason="z3-solver is not installed: pip install 'coppi
 import coppice
 from coppice.bounds import Problem
 from coppice.errors import UnreachableError
-from coppice.planners.synthesis.method import Status
 from coppice.planners.synthesis.sccl.deciding import fewest_rounds_per_chunk
 from coppice.planners.synthesis.sccl.encoding import StepFormula, StepInstance
 from coppice.planners.synthesis.sccl.model import model_of
 from coppice.planners.synthesis.sccl.routes import find_routes
+from coppice.planners.synthesis.synthesizing import Status
 from coppice.topology import preset
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.sccl import Group, State, is_satisfiable, least_rounds

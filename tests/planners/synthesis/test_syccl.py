@@ -14,7 +14,6 @@ from hypothesis import strategies as st
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.syccl.dimensions import (
     Dimension,
     GroupSolver,
@@ -22,7 +21,7 @@ from coppice.planners.synthesis.syccl.dimensions import (
     group_network,
 )
 from coppice.planners.synthesis.syccl.sketches import SycclOptions, synthesize_syccl
-from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
+from coppice.planners.synthesis.synthesizing import Request, Status, SynthesizedResult, synthesize
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest

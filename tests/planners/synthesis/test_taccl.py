@@ -19,11 +19,10 @@ from coppice.bounds.latency import latency_bound
 from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.mip.greedy import LinkUse, greedy_sends
 from coppice.planners.synthesis.mip.program import SearchLimits
 from coppice.planners.synthesis.mip.routes import routes_of
-from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
+from coppice.planners.synthesis.synthesizing import Request, Status, SynthesizedResult, synthesize
 from coppice.planners.synthesis.taccl.network import (
     CommunicationSketch,
     Costs,

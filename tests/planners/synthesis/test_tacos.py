@@ -15,8 +15,7 @@ from coppice import _core
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.synthesis.method import Request, Status
-from coppice.planners.synthesis.synthesizing import synthesize
+from coppice.planners.synthesis.synthesizing import Request, Status, synthesize
 from coppice.planners.synthesis.tacos import TacosOptions, chunk_routes_of, synthesize_tacos
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.models import model_of

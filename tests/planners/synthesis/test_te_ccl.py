@@ -18,10 +18,9 @@ from coppice.bounds.latency import latency_bound
 from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.mip.program import SearchLimits
 from coppice.planners.synthesis.mip.routes import routes_of
-from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
+from coppice.planners.synthesis.synthesizing import Request, Status, SynthesizedResult, synthesize
 from coppice.planners.synthesis.te_ccl.programs import Clock, CopyProgram, FlowProgram, pruned
 from coppice.planners.synthesis.te_ccl.search import METHOD, EpochOptions, EpochSearch
 from coppice.planners.synthesis.timed import COLLECTIVES, Piece, TimedSend, copying_part

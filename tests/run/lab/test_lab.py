@@ -225,7 +225,7 @@ def leaves_and_spine(leaves: int, ranks: int) -> Topology:
 
 
 def test_which_switches_add_up() -> None:
-    from coppice.run.lab.switches import switch_parents
+    from coppice.run.lab.launch import switch_parents
 
     network = leaves_and_spine(2, 2)
     ids = network.node_ids
@@ -243,8 +243,7 @@ def test_which_switches_add_up() -> None:
 @pytest.mark.skipif(reason is not None, reason=str(reason))
 def test_sums_through_leaves_and_spine() -> None:
     """Each cable between a leaf and the spine carries the tensor once each way, not once for each rank."""
-    from coppice.run.lab.launch import launch_ranks
-    from coppice.run.lab.switches import standing_switches
+    from coppice.run.lab.launch import launch_ranks, standing_switches
 
     network = leaves_and_spine(2, 2)
     lab = build(SWITCHED, draw(network, Fraction(1, 40)))

@@ -18,8 +18,8 @@ from torch.nn.parallel import DistributedDataParallel
 from worker import FOLDER, MODES, PATIENCE_S, RANK, RANKS, note, tell, until_others_have, world, write_ring
 
 from coppice.collectives import Collective
-from coppice.run.choices import AlgorithmRule, AlgorithmRules, encode_rules
 from coppice.run.engines.put_signal.emulated import EmulatedDevice, EmulatedGraph
+from coppice.run.planned import AlgorithmRule, AlgorithmRules, encode_rules
 
 PUTS = MODES["puts"]
 assert PUTS is not None

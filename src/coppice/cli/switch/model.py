@@ -27,7 +27,7 @@ from coppice.text import columns, parse_size, plural, short_size, size_text, tim
 
 if TYPE_CHECKING:
     from coppice.innetwork.systems.estimate import AggregationCase
-    from coppice.innetwork.systems.sweep import AggregationSweep
+    from coppice.innetwork.systems.registry import AggregationSweep
 
 _HOSTS = ("ring", "sharded-ps", "tree", "ps")
 
@@ -109,7 +109,7 @@ def model(
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.innetwork.systems.estimate import AggregationCase
     from coppice.innetwork.systems.registry import MODELLED
-    from coppice.innetwork.systems.sweep import sweep as swept
+    from coppice.innetwork.systems.registry import sweep as swept
 
     asked = [*MODELLED] if systems is None else [word.strip() for word in systems.split(",")]
     size_bytes = parse_size(size, option="--size")

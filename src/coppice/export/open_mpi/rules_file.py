@@ -17,7 +17,7 @@ from typing import Any
 from coppice.arguments import expect_one_of
 from coppice.errors import InputError
 from coppice.export.formats import OMPI_FORMS
-from coppice.selection.open_mpi_names import ALGORITHMS, COLLECTIVES
+from coppice.selection.tables import ALGORITHMS, COLLECTIVES
 
 _FIRST_JSON = (6, 0)
 _USUAL = {"classic": (5, 0), "json": _FIRST_JSON}

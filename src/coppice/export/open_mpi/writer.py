@@ -22,7 +22,7 @@ from coppice.errors import InputError
 from coppice.export.formats import Exported, OmpiRulesOptions
 from coppice.export.open_mpi.rules_file import form_of, version_of
 from coppice.fitting.open_mpi import COMPARED, OmpiChoice, choices_of, compared
-from coppice.selection.open_mpi_names import COLLECTIVES, FUNCTIONS
+from coppice.selection.tables import COLLECTIVES, FUNCTIONS
 from coppice.topology.model import Topology
 from coppice.version import __version__
 

@@ -21,8 +21,8 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Shown
 from coppice.errors import CheckError, InputError, UnreachableError
-from coppice.planners.synthesis.method import Request
 from coppice.planners.synthesis.p2.group_bounds import groups_bound
+from coppice.planners.synthesis.synthesizing import Request
 from coppice.planners.synthesis.tacos import Attempts, BestAttempt, Demand, TacosOptions, chunk_routes_of
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
 from coppice.schedule.loads import body_loads

@@ -33,7 +33,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
+from coppice.planners.synthesis.synthesizing import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
 from coppice.rows import offsets
 from coppice.schedule.schedule import Op, hops_of

@@ -14,7 +14,6 @@ import torch
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
 from coppice.planners.algorithms.catalogue import algorithms
-from coppice.run.choices import TUNING_VARIABLE, AlgorithmRules, read_rules
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.communicator.groups import agree, host_of_process, topology_of
 from coppice.run.communicator.in_network import is_protocol
@@ -24,7 +23,7 @@ from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.shared_memory import Exchange, ShmEngine
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.errors import Mismatch, PeerLost
-from coppice.run.planned import is_plan_file
+from coppice.run.planned import TUNING_VARIABLE, AlgorithmRules, is_plan_file, read_rules
 from coppice.run.torch.puts import CollectiveCall, PutChoice, open_puts
 from coppice.schedule.files.plan_file import read_plan
 from coppice.text import parse_size, suggestion

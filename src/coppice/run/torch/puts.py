@@ -13,13 +13,12 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
-from coppice.run.choices import AlgorithmRules
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.put_signal.opening import put_signal_engine
 from coppice.run.engines.torch.engine import TorchEngine
-from coppice.run.planned import FOREST
+from coppice.run.planned import FOREST, AlgorithmRules
 
 _LOG = logging.getLogger("coppice")
 _LIBRARIES = {"cpu": "gloo", "cuda": "NCCL"}

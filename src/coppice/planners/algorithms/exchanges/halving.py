@@ -65,9 +65,8 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
 from coppice.planners.algorithms.parts.cost import Cost
-from coppice.planners.algorithms.parts.exchange import Exchange
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
-from coppice.planners.algorithms.parts.radix import Folding, folding, reversed_digits, spans
+from coppice.planners.algorithms.parts.radix import Exchange, Folding, folding, reversed_digits, spans
 from coppice.schedule.schedule import Op, Schedule
 
 _Positions = NDArray[np.int64]

@@ -11,7 +11,7 @@ Steps L, or L + 2 if P > k^L. With e = 0 for P = k^L, and e = 1 for k = 2 and ot
 different numbers of buffers to add first, and their engines are then busy at different times: how long they wait for
 each other is no such sum for every alpha, beta and gamma, and the cost is not stated.
 
-Neighbouring intervals are added in rank order (:mod:`..parts.exchange`).
+Neighbouring intervals are added in rank order (:mod:`..parts.radix`).
 
 Thakur, Rabenseifner and Gropp, IJHPCA 2005; Ruefenacht, Bull and Booth, "Generalisation of recursive doubling for
 AllReduce", Parallel Computing 2017. Open MPI, MPICH and MVAPICH2 have recursive doubling, MPICH recursive multiplying.
@@ -20,7 +20,7 @@ AllReduce", Parallel Computing 2017. Open MPI, MPICH and MVAPICH2 have recursive
 largest power of k up to P, neighbouring positions form k^L runs (:func:`..parts.radix.folding`); where P is no power of
 k, members of a run first send their buffers to its last one, which stands for them, and get the result from it in the
 end. In phase i, the k leaders whose run numbers differ in the digit of place i cut what they have left into k parts,
-keep one each, and send the others to those who keep them (:mod:`..parts.exchange`); the phases backwards gather the
+keep one each, and send the others to those who keep them (:mod:`..parts.radix`); the phases backwards gather the
 parts.
 
 Steps 2 L for P = k^L; otherwise the leaders of a group begin at different times and take turns: 2 (k - 1) L + 2. With
@@ -36,7 +36,7 @@ MPICH (k_reduce_scatter_allgather).
 ``(P - 1) (alpha + M (beta + gamma))``; bytes per rank (P - 1) M.
 
 Open MPI (allgather_reduce) gathers first and adds afterwards; here a buffer is added as it arrives. Messages are posted
-so that no rank is sent to by two at a time, and yet each adds its neighbours nearest first (:mod:`..parts.exchange`).
+so that no rank is sent to by two at a time, and yet each adds its neighbours nearest first (:mod:`..parts.radix`).
 """
 
 from __future__ import annotations
@@ -49,9 +49,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
 from coppice.planners.algorithms.parts.cost import Cost
-from coppice.planners.algorithms.parts.exchange import Exchange
 from coppice.planners.algorithms.parts.moves import Moves, whole
-from coppice.planners.algorithms.parts.radix import folding, radix_parameter
+from coppice.planners.algorithms.parts.radix import Exchange, folding, radix_parameter
 from coppice.schedule.schedule import Op, Schedule
 
 

@@ -23,7 +23,7 @@ from coppice.planners.forest.planner import plan_forest
 from coppice.planners.synthesis.blink.packings import GrowingForest, Packed, exact_packing, weighted_packing
 from coppice.planners.synthesis.blink.routes import EdgeRoute, EdgeRoutes, Fabric, one_hop, routes_between
 from coppice.planners.synthesis.blink.whole import whole_packing
-from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
+from coppice.planners.synthesis.synthesizing import Request, Status, Synthesis, SynthesisMethod
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import body_loads
 from coppice.text import parse_size, percent_text, plural, shortened

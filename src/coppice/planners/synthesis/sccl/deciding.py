@@ -27,7 +27,6 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import UnreachableError
-from coppice.planners.synthesis.method import Request, Status
 from coppice.planners.synthesis.sccl.encoding import ChunkSend, SendSolution, StepFormula, StepInstance
 from coppice.planners.synthesis.sccl.model import (
     Commodity,
@@ -38,6 +37,7 @@ from coppice.planners.synthesis.sccl.model import (
     slot_weights,
 )
 from coppice.planners.synthesis.sccl.routes import StepRoutes, find_routes
+from coppice.planners.synthesis.synthesizing import Request, Status
 from coppice.rows import offsets
 from coppice.schedule.schedule import Op, Schedule
 

@@ -24,8 +24,8 @@ import numpy as np
 
 from coppice.display import Brief
 from coppice.errors import InputError, MissingExtraError
-from coppice.planners.synthesis.method import Status
 from coppice.planners.synthesis.sccl.model import Commodity, SendWindow, StepModel, SymmetryImages
+from coppice.planners.synthesis.synthesizing import Status
 
 _INTERRUPT_TIMEOUT_S = 10.0
 """For Z3 to notice that it shall end; leaving Python with Z3 at work may crash."""

@@ -26,7 +26,6 @@ import msgspec
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.sccl.deciding import (
     FIRST_CONFLICTS,
     InstanceDecider,
@@ -35,6 +34,7 @@ from coppice.planners.synthesis.sccl.deciding import (
     schedule_from,
 )
 from coppice.planners.synthesis.sccl.encoding import StepInstance, require_z3
+from coppice.planners.synthesis.synthesizing import Request, Status, Synthesis, SynthesisMethod
 from coppice.text import plural, rate_text
 from coppice.topology.model import exact_rate
 

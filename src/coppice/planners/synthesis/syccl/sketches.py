@@ -29,7 +29,6 @@ from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.bounds.network import check_problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.syccl.dimensions import (
     Dimension,
     GroupSolver,
@@ -37,6 +36,7 @@ from coppice.planners.synthesis.syccl.dimensions import (
     coordinate_systems,
     whole,
 )
+from coppice.planners.synthesis.synthesizing import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
 from coppice.rows import offsets, ranges
 from coppice.schedule.schedule import Op

@@ -21,9 +21,9 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.mip.greedy import LinkUse, greedy_sends
 from coppice.planners.synthesis.mip.program import MixedProgram, MixedSolution, SearchLimits
+from coppice.planners.synthesis.synthesizing import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.taccl.network import (
     CommunicationSketch,
     Costs,

@@ -20,10 +20,10 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.synthesis.method import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.mip.greedy import distances, greedy_sends
 from coppice.planners.synthesis.mip.program import SearchLimits
 from coppice.planners.synthesis.mip.routes import routes_of
+from coppice.planners.synthesis.synthesizing import Request, Status, Synthesis, SynthesisMethod
 from coppice.planners.synthesis.te_ccl.programs import Clock, CopyProgram, FlowProgram, program_size, pruned
 from coppice.planners.synthesis.timed import (
     COLLECTIVES,
