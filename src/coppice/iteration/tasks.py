@@ -211,11 +211,6 @@ class TaskTimes:
         """Makespan."""
         return float(self.finish.max(initial=0.0))
 
-    def busy_seconds(self, stream: int) -> float:
-        """Busy time of a stream."""
-        own = self.graph.stream == stream
-        return float((self.finish[own] - self.start[own]).sum())
-
 
 def run_tasks(graph: TaskGraph) -> TaskTimes:
     """Simulate a task graph: natively, by the rules of ``cpp/tasks/tasks.h``.

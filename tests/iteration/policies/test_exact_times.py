@@ -16,13 +16,12 @@ from coppice.iteration.policies.data_parallel.gradientflow import optimal_theta_
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.data_parallel.poseidon import (
     Poseidon,
-    adam_elements,
     factor_elements,
-    factor_samples,
     server_elements,
 )
 from iteration.policies import one_round
 from iteration.policies.workloads import MANY, SIX, THREE, VGG_LIKE, alike, seconds, ten, workload_of
+from reference.policies import adam_elements, factor_samples
 
 
 def halves(sizes: tuple[float, ...]) -> LayerWorkload:

@@ -20,15 +20,11 @@ from coppice.iteration.policies.data_parallel.fusion import communication_end, g
 from coppice.iteration.policies.data_parallel.pace import (
     Preemptive,
     due_dates,
-    earliest_due_date,
     fuse_tensors,
-    greatest_lateness,
 )
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.tictac import (
     TransferGraph,
-    order_efficiency,
-    order_seconds,
     tac_order,
     tic_priorities,
 )
@@ -44,6 +40,7 @@ from iteration.policies.workloads import (
     ten,
     workload_of,
 )
+from reference.policies import earliest_due_date, greatest_lateness, order_efficiency, order_seconds
 
 
 def cuts(layers: int) -> Iterator[list[list[int]]]:

@@ -16,7 +16,6 @@ from __future__ import annotations
 import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Protocol
 
 from coppice.errors import InputError
 from coppice.iteration.models import MODELS
@@ -60,24 +59,6 @@ class ModelLayer:
     def flops(self) -> float:
         """FLOPs of the forward pass, two per multiply-add."""
         return sum(each.flops for each in self.products) + self.attention
-
-
-class TrainingModel(Protocol):
-    """Interface of models for estimates, steps and policies."""
-
-    @property
-    def sample(self) -> str:
-        """Unit of the batch size."""
-        ...
-
-    @property
-    def parameters(self) -> float:
-        """Number of parameters."""
-        ...
-
-    def forward_flops(self, samples: float, /) -> float:
-        """FLOPs of a forward pass by batch size, two per multiply-add."""
-        ...
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -19,11 +19,10 @@ from coppice.iteration.policies.whole.operations import (
 from coppice.iteration.policies.whole.partition import (
     AXES,
     AXES_OF_LABEL,
-    best_pieces,
     collective_decompositions,
-    pieces_seconds,
 )
 from iteration.policies.whole.all_plans import least_seconds
+from reference.policies import best_pieces, pieces_seconds
 
 
 def test_exact_times_of_pieces() -> None:

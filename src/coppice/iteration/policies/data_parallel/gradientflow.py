@@ -53,19 +53,6 @@ def norm_bytes(workload: LayerWorkload, chunk_elements: int) -> float:
     return workload.element_bytes * ceil(elements / chunk_elements - 1e-9)
 
 
-def sparse_traffic(workload: LayerWorkload, ratio: float, chunk_elements: int) -> float:
-    """Bytes sent per byte of gradients.
-
-    Examples:
-        >>> work = LayerWorkload(forward=(1,), backward=(1,), bytes=(4e6,), bytes_per_second=1e6)
-        >>> sparse_traffic(work, 0.1, 1000)
-        0.101
-    """
-    if ratio >= 1:
-        return 1.0
-    return ratio + norm_bytes(workload, chunk_elements) / sum(workload.bytes)
-
-
 class FlowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Message size and sparsity."""
 

@@ -24,7 +24,6 @@ judge, of a beam of partial cuts. The abstract of the paper says what both parts
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any, ClassVar, Literal
@@ -61,63 +60,6 @@ def due_dates(workload: LayerWorkload) -> list[float]:
     """
     whole = sum(workload.forward)
     return [whole - own for own in workload.following(workload.forward)]
-
-
-def earliest_due_date(
-    release: Sequence[float], work: Sequence[float], due: Sequence[float], quantum: float | None = None
-) -> list[float]:
-    """End times of jobs on one machine under preemptive earliest-due-date scheduling.
-
-    Args:
-        release: Time at which each job is there.
-        due: Its due date; of equal ones the first job goes first.
-        quantum: Jobs are interrupted after so much of their work only; None: at any time.
-
-    Examples:
-        >>> earliest_due_date([0, 1], [3, 1], [9, 2])
-        [4.0, 2.0]
-        >>> earliest_due_date([0, 1], [3, 1], [9, 2], quantum=3)
-        [3.0, 4.0]
-    """
-    jobs = range(len(release))
-    coming = sorted(jobs, key=lambda job: (release[job], job), reverse=True)
-    left = [float(each) for each in work]
-    waiting: list[tuple[float, int]] = []
-    found = [0.0] * len(left)
-    now = 0.0
-    while coming or waiting:
-        if not waiting:
-            now = max(now, release[coming[-1]])
-        while coming and release[coming[-1]] <= now:
-            job = coming.pop()
-            heapq.heappush(waiting, (due[job], job))
-        job = waiting[0][1]
-        if quantum is None:
-            turn = min(left[job], release[coming[-1]] - now) if coming else left[job]
-        else:
-            turn = min(left[job], quantum)
-        left[job] -= turn
-        now += turn
-        if left[job] <= 1e-12 * work[job]:
-            heapq.heappop(waiting)
-            found[job] = now
-    return found
-
-
-def greatest_lateness(release: Sequence[float], work: Sequence[float], due: Sequence[float]) -> float:
-    """Lower bound on the maximum lateness over all preemptive orders.
-
-    Examples:
-        >>> greatest_lateness([0, 1], [3, 1], [9, 2])
-        0
-    """
-    jobs = range(len(release))
-    return max(
-        since + sum(work[job] for job in jobs if release[job] >= since and due[job] <= until) - until
-        for since in set(release)
-        for until in set(due)
-        if any(release[job] >= since and due[job] <= until for job in jobs)
-    )
 
 
 Groups = tuple[tuple[int, ...], ...]

@@ -50,23 +50,6 @@ def factor_elements(rows: int, columns: int, workers: int, samples: int) -> floa
     return 2.0 * samples * (workers - 1) * (rows + columns)
 
 
-def adam_elements(rows: int, columns: int, workers: int, samples: int) -> float:
-    """Elements that a node sends and receives when factors go to a server and matrices come back."""
-    return float((workers - 1) * (rows * columns + samples * (rows + columns)))
-
-
-def factor_samples(rows: int, columns: int, workers: int, servers: int) -> int:
-    """Largest batch per worker for which factors are no larger than parameter-server traffic.
-
-    Examples:
-        >>> factor_samples(25088, 4096, 8, 8)
-        880
-    """
-    if workers == 1:
-        return 0
-    return rows * columns * (workers + servers - 2) // (servers * (workers - 1) * (rows + columns))
-
-
 class PoseidonOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """Parameter-server transport."""
 

@@ -30,7 +30,6 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.fusion import communication_end
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.step.plan import Message
-from coppice.iteration.tasks import TaskGraphBuilder, run_tasks
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -117,8 +116,8 @@ def tac_order(graph: TransferGraph) -> list[int]:
         >>> two = TransferGraph(
         ...     receives=(1, 3), operations=(5, 1), needs_receives=((0,), (1,)), needs_operations=((), ())
         ... )
-        >>> tac_order(two), order_seconds(two, [0, 1]), order_seconds(two, [1, 0])
-        ([0, 1], 7.0, 9.0)
+        >>> tac_order(two)
+        [0, 1]
     """
     transfer = graph.receives
     needs = graph.dependencies()
@@ -134,35 +133,6 @@ def tac_order(graph: TransferGraph) -> list[int]:
         found.append(first)
         outstanding.remove(first)
     return found
-
-
-def order_seconds(graph: TransferGraph, order: Sequence[int]) -> float:
-    """Makespan with receives one at a time in a given order, and operations one at a time when ready."""
-    tasks = TaskGraphBuilder()
-    network, compute = tasks.stream("network"), tasks.stream("compute")
-    rank = {receive: place for place, receive in enumerate(order)}
-    for number, seconds in enumerate(graph.receives):
-        tasks.add(f"receive {number}", "receive", network, seconds, priority=rank[number])
-    base = len(graph.receives)
-    for number, seconds in enumerate(graph.operations):
-        after = [*graph.needs_receives[number], *(base + each for each in graph.needs_operations[number])]
-        tasks.add(f"operation {number}", "operation", compute, seconds, after=after)
-    return run_tasks(tasks.build()).seconds
-
-
-def order_efficiency(graph: TransferGraph, seconds: float) -> float:
-    """Scheduling efficiency: 1 at the load of the busiest resource, 0 without overlap.
-
-    Examples:
-        >>> two = TransferGraph(
-        ...     receives=(1, 3), operations=(5, 1), needs_receives=((0,), (1,)), needs_operations=((), ())
-        ... )
-        >>> order_efficiency(two, 7.0), order_efficiency(two, 9.0)
-        (0.75, 0.25)
-    """
-    loads = sum(graph.receives), sum(graph.operations)
-    apart = sum(loads)
-    return (apart - seconds) / (apart - max(loads)) if min(loads) else 1.0
 
 
 def forward_graph(workload: LayerWorkload) -> TransferGraph:

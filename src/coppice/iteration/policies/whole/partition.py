@@ -14,11 +14,9 @@ t_c / m + t_n + m alpha where communication takes longer, least with m = sqrt(t_
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping
 from types import MappingProxyType
 
-from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.operations import CollectivePhase
 
@@ -35,49 +33,6 @@ AXES_OF_LABEL: Mapping[str, frozenset[str]] = MappingProxyType(
     }
 )
 """What the label of a decomposition says of it."""
-
-
-@checked
-def pieces_seconds(compute: float, communicate: float, start: float, pieces: int) -> float:
-    """Time of computation and its communication, both pipelined in chunks.
-
-    Args:
-        communicate: Seconds of communication, without what pieces cost.
-        start: Seconds that a piece of communication costs.
-
-    Examples:
-        >>> [pieces_seconds(8.0, 16.0, 0.125, pieces) for pieces in (1, 8, 32)]
-        [24.125, 18.0, 20.25]
-    """
-    each, sent = compute / pieces, communicate / pieces + start
-    return each + sent + (pieces - 1) * max(each, sent)
-
-
-@checked
-def best_pieces(compute: float, communicate: float, start: float, *, most: int = 1024) -> int:
-    """Smallest number of chunks that minimises :func:`pieces_seconds`.
-
-    While pieces of computation take longer, more of them take less time; from where those of communication do, the time
-    is t_c / m + t_n + m alpha, least next to sqrt(t_c / alpha).
-
-    Args:
-        communicate: Seconds of communication, without what pieces cost.
-        start: Seconds that a piece of communication costs.
-
-    Examples:
-        >>> best_pieces(8.0, 16.0, 0.125)
-        8
-    """
-    if min(compute, communicate, start) < 0 or most < 1:
-        raise InputError(
-            f"expected times of 0 or more and a piece or more, found {compute}, {communicate}, {start} and "
-            f"`most={most}`."
-        )
-    near = [1.0, float(most)]
-    if start:
-        near += [(compute - communicate) / start, math.sqrt(compute / start)]
-    found = {min(most, max(1, math.floor(each) + more)) for each in near for more in (0, 1)}
-    return min(sorted(found), key=lambda pieces: pieces_seconds(compute, communicate, start, pieces))
 
 
 def collective_decompositions(
