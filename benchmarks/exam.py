@@ -26,8 +26,7 @@ from typing import Any
 
 import numpy as np
 
-from coppice.iteration.accuracy import FEWEST
-from coppice.iteration.anchoring import LIKE
+from coppice.iteration.accuracy import FEWEST, LIKE
 from coppice.iteration.transformer import Layout
 from exam_boxes import read
 from exam_fit import fit, gpu_of, left_out, seconds_with

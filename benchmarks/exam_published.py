@@ -18,8 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from coppice.errors import InputError
-from coppice.iteration.accuracy import estimate_range
-from coppice.iteration.anchoring import Anchor, RunSetting, correction
+from coppice.iteration.accuracy import Anchor, RunSetting, correction, estimate_range
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record, with_values
 from coppice.iteration.job.job import TrainingJob, job_of

@@ -17,7 +17,7 @@ from coppice.export import formats
 from coppice.export.msccl.targets import TARGETS
 from coppice.export.rank_order import LAUNCHERS
 from coppice.innetwork.p4.generator import VARIANTS as P4_VARIANTS
-from coppice.iteration.costs.named import CALIBRATED
+from coppice.iteration.costs.simulated import CALIBRATED
 from coppice.iteration.frameworks import ATTENTION, FRAMEWORKS, SOFTMAX
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import POLICIES, policies_of

@@ -13,7 +13,7 @@ import pytest
 
 from cli.conftest import Run
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.costs.named import costs_named
+from coppice.iteration.costs.simulated import costs_named
 from coppice.text import number, rate_line
 from coppice.topology.presets import preset
 

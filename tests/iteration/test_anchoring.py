@@ -12,8 +12,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from coppice.iteration import anchoring
-from coppice.iteration.anchoring import Anchor, RunSetting
+from coppice.iteration import accuracy
+from coppice.iteration.accuracy import Anchor, RunSetting
 from coppice.iteration.memory import TIGHT, MemoryFit, fit_of
 from coppice.iteration.models import model_named
 from coppice.iteration.transformer import Layout, Recompute
@@ -36,16 +36,15 @@ def anchor(ratio: float, layout: Layout = MEASURED) -> Anchor:
     return Anchor(setting=setting(layout), measured=3.0 * ratio, estimated=3.0)
 
 
-def correction(layout: Layout, anchors: Sequence[Anchor], spread: float) -> anchoring.Correction:
-    return anchoring.correction(setting(layout), anchors, spread)
+def correction(layout: Layout, anchors: Sequence[Anchor], spread: float) -> accuracy.Correction:
+    return accuracy.correction(setting(layout), anchors, spread)
 
 
 @pytest.mark.parametrize("other", [{"model": "gpt-18b"}, {"device": "A100-80G"}])
 def test_a_step_of_another_model_or_gpu_is_not_that_of_the_job(other: dict[str, str]) -> None:
     """A step near its estimate says nothing of another model; one that is far says that the software is another."""
     near, far = (
-        anchoring.correction(setting(MEASURED, **other), [anchor(ratio)], 0.07).factor
-        for ratio in (1.05, 2.0)
+        accuracy.correction(setting(MEASURED, **other), [anchor(ratio)], 0.07).factor for ratio in (1.05, 2.0)
     )
     assert near == pytest.approx(1.0, abs=0.003)
     assert 1.8 < far < 2.0
@@ -59,10 +58,10 @@ def normal(distance: float, variance: float) -> float:
 def test_one_step_as_by_hand(ratio: float, spread: float, other: Layout) -> None:
     """The mixture of two normal distributions, written out for one step and one other layout."""
     distance = math.log(ratio)
-    alike = all(getattr(MEASURED, name) == getattr(other, name) for name in anchoring.LIKE)
-    common = (anchoring.ALIKE_SHARE if alike else anchoring.MODEL_SHARE) * spread**2
+    alike = all(getattr(MEASURED, name) == getattr(other, name) for name in accuracy.LIKE)
+    common = (accuracy.ALIKE_SHARE if alike else accuracy.MODEL_SHARE) * spread**2
     likely, moved = [], []
-    for chance, width in ((1 - anchoring.FAR_CHANCE, 0.0), (anchoring.FAR_CHANCE, anchoring.FAR_WIDTH)):
+    for chance, width in ((1 - accuracy.FAR_CHANCE, 0.0), (accuracy.FAR_CHANCE, accuracy.FAR_WIDTH)):
         likely.append(chance * normal(distance, spread**2 + width**2))
         moved.append(distance * (common + width**2) / (spread**2 + width**2))
     expected = sum(a * b for a, b in zip(likely, moved, strict=True)) / sum(likely)

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import MISSING, dataclass, fields
 from itertools import accumulate
 from pathlib import Path
-from typing import Any
+from typing import Any, get_type_hints
 
 import msgspec
 
@@ -197,23 +197,15 @@ class LayerWorkload:
         return max(found, self.message(every) if every else 0.0)
 
 
-class _LayerFile(msgspec.Struct, forbid_unknown_fields=True):
-    """Fields of a workload file."""
-
-    forward: tuple[float, ...]
-    backward: tuple[float, ...]
-    bytes: tuple[float, ...]
-    bytes_per_second: float
-    message_seconds: float = 0.0
-    workers: int = 2
-    inputs: tuple[tuple[int, ...], ...] = ()
-    weight_backward: tuple[float, ...] = ()
-    separable: tuple[bool, ...] = ()
-    matrices: tuple[tuple[int, int] | None, ...] = ()
-    samples: int = 1
-    element_bytes: float = 4
-    dtypes: tuple[str, ...] = ()
-    round_trip_seconds: float = 0.0
+_LayerFile = msgspec.defstruct(
+    "LayerFile",
+    [
+        (each.name, kind) if each.default is MISSING else (each.name, kind, each.default)
+        for each, kind in zip(fields(LayerWorkload), get_type_hints(LayerWorkload).values(), strict=True)
+    ],
+    forbid_unknown_fields=True,
+)
+"""A workload file: the fields of a workload, and no others."""
 
 
 def read_workload(path: Path | str) -> LayerWorkload:

@@ -11,8 +11,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
-from coppice.iteration.accuracy import APART, estimate_range
-from coppice.iteration.anchoring import Anchor, RunSetting, correction
+from coppice.iteration.accuracy import APART, Anchor, RunSetting, correction, estimate_range
 from coppice.iteration.estimate import Estimate, estimate
 from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import Memory, MemoryFit, fit_of, memory_of

@@ -6,8 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, fields
 
 from coppice.errors import InputError
-from coppice.iteration.accuracy import EstimateRange, estimate_range
-from coppice.iteration.anchoring import Anchor, RunSetting, correction
+from coppice.iteration.accuracy import Anchor, EstimateRange, RunSetting, correction, estimate_range
 from coppice.iteration.job.composed import ComposedStep, simulated_job
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.transformer import Transformer

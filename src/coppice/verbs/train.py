@@ -26,7 +26,7 @@ from coppice.verbs.train_files import (
 )
 
 if TYPE_CHECKING:
-    from coppice.iteration.anchoring import Anchor
+    from coppice.iteration.accuracy import Anchor
     from coppice.iteration.job.advice import Advice
     from coppice.iteration.job.compared import ComparedPolicies
     from coppice.iteration.job.job import Machines, TrainingJob
@@ -179,7 +179,7 @@ def anchors_of(
         loaded: Loads a topology.
         contention: With which the job is simulated.
     """
-    from coppice.iteration.anchoring import read_anchor
+    from coppice.iteration.accuracy import read_anchor
     from coppice.iteration.job.composed import simulated_job
 
     if not files:

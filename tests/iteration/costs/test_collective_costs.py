@@ -18,8 +18,14 @@ from coppice.iteration.costs import simulated
 from coppice.iteration.costs.calibrated import CalibratedCosts, costs_of
 from coppice.iteration.costs.chosen import Pick, body_of, known_algorithms
 from coppice.iteration.costs.group import COLLECTIVES, CollectiveCosts, RankGroup
-from coppice.iteration.costs.named import costs_named, with_collectives
-from coppice.iteration.costs.simulated import SimulatedCosts, box_of_all, simulated_together, standing
+from coppice.iteration.costs.simulated import (
+    SimulatedCosts,
+    box_of_all,
+    costs_named,
+    simulated_together,
+    standing,
+    with_collectives,
+)
 from coppice.iteration.costs.traffic import axis_groups, degree_demands, job_demands
 from coppice.iteration.estimate import estimate
 from coppice.iteration.machine import Cluster, cluster_of

@@ -22,8 +22,7 @@ from coppice.text import columns, seconds_text
 from coppice.verbs.train import anchors_of
 
 if TYPE_CHECKING:
-    from coppice.iteration.accuracy import EstimateRange
-    from coppice.iteration.anchoring import Anchor
+    from coppice.iteration.accuracy import Anchor, EstimateRange
     from coppice.iteration.job.composed import ComposedStep
     from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.job.what_if import WhatIf, WhatIfRow

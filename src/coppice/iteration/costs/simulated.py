@@ -18,7 +18,7 @@ import hashlib
 import itertools
 import math
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 import numpy as np
@@ -26,8 +26,19 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.iteration.costs.chosen import Chooser, Pick, body_of, send_body, suited
-from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, RankGroup
+from coppice.iteration.costs.chosen import (
+    Chooser,
+    Pick,
+    body_of,
+    forest_pick,
+    known_algorithms,
+    named_pick,
+    nccl_pick,
+    send_body,
+    suited,
+)
+from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup
+from coppice.iteration.machine import Cluster
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
@@ -36,6 +47,7 @@ from coppice.simulation.jobs import joined
 from coppice.simulation.models import DEFAULT_MODEL, Model
 from coppice.simulation.simulator import fastest, run
 from coppice.simulation.timeline import Timeline
+from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.operations import remove_nodes, subset
 
@@ -439,3 +451,37 @@ def _extended(boxes: Sequence[float], seconds: Sequence[float], wanted: float, *
             if best is None or missed < best[0] - 1e-9:
                 best = missed, float(np.array(terms(wanted))[list(chosen)] @ factors)
     return max(seconds[-1], 0.0 if best is None else best[1])
+
+
+CALIBRATED = "calibrated"
+_CHOSEN = {"nccl": nccl_pick, "forest": forest_pick}
+
+
+def costs_named(name: str, topology: Topology, *, model: Model = DEFAULT_MODEL) -> CollectiveCosts | None:
+    """Look up collective costs; None means a cluster's calibrated rings.
+
+    Args:
+        name: ``calibrated``, ``nccl`` (what NCCL would pick), ``forest`` (our optimum) or an algorithm.
+        model: What messages cost where they are simulated.
+    """
+    if name == CALIBRATED:
+        return None
+    if name in _CHOSEN:
+        return SimulatedCosts(topology, _CHOSEN[name], model=model)
+    names = known_algorithms()
+    if name not in names:
+        hint = suggestion(name, [CALIBRATED, *_CHOSEN, *names])
+        known = ", ".join((CALIBRATED, *_CHOSEN))
+        raise InputError(f"expected collectives that are {known} or an algorithm, found {name!r}: {hint}")
+    return SimulatedCosts(topology, named_pick(name), model=model)
+
+
+def with_collectives(
+    cluster: Cluster, topology: Topology, name: str, *, model: Model = DEFAULT_MODEL
+) -> Cluster:
+    """Cluster with the named collective costs.
+
+    Args:
+        name: As for :func:`costs_named`.
+    """
+    return replace(cluster, costs=costs_named(name, topology, model=model))

@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.costs.named import CALIBRATED, with_collectives
+from coppice.iteration.costs.simulated import CALIBRATED, with_collectives
 from coppice.iteration.frameworks import ATTENTION, SOFTMAX, Framework, framework_named
 from coppice.iteration.job.tables import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
 from coppice.iteration.machine import Cluster, cluster_of
@@ -294,7 +294,7 @@ def machines_of(
     folder: Path | None = None,  # Where files that it names are looked for first
     loaded: TopologyLoader | None = None,  # Loads a topology; None: :func:`coppice.topology.load.load`
     precision: float = 1.0,  # How much faster than with 16 bits matrix products are
-    # What collectives cost, as :func:`coppice.iteration.costs.named.costs_named` takes it
+    # What collectives cost, as :func:`coppice.iteration.costs.simulated.costs_named` takes it
     collectives: str = CALIBRATED,
     # What messages of simulated collectives cost: a model of time by its name, or a file of one
     model: str | None = None,
