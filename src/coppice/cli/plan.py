@@ -35,7 +35,7 @@ from coppice.verbs.planning import SizedPlanOptions, planned
 if TYPE_CHECKING:
     from coppice.bounds.result import Bandwidths
     from coppice.cli.options.inputs import ProblemOptions
-    from coppice.planners.alternatives import Preferred
+    from coppice.comparison.planned import SizedPlan
     from coppice.planners.forest.repairing import RepairedResult
     from coppice.planners.planning import PlannedResult
     from coppice.schedule.plan import Plan
@@ -43,8 +43,8 @@ if TYPE_CHECKING:
 
 
 @with_options(
-    "context topology collective algorithm parameters order relay_gpus trees sizes prefer repair output boxes root "
-    "weights ranks relays in_network ring model rates settings round_digits as_json"
+    "context topology collective algorithm parameters order relay_gpus trees sizes effort prefer repair output boxes "
+    "root weights ranks relays in_network ring model rates settings round_digits as_json"
 )
 def plan(
     context: typer.Context,
@@ -99,7 +99,7 @@ def plan(
     with Stages() as stages:
         stages.begin("reading the topology")
         problem = asked.load_problem()
-        result, chosen = planned(replace(options, on_stage=stages.begin), problem)
+        result, sized = planned(replace(options, on_stage=stages.begin), problem)
         if output is not None:
             stages.begin("writing the plan")
             write_plan(result.plan, output)
@@ -118,9 +118,9 @@ def plan(
             at["reached_at_64_gib_algbw_gb_per_s"] = pipelined.timeline.algbw_gb_per_s
             at["algbw_gb_per_s_at_64_gib"] = pipelined.timeline.algbw_gb_per_s
         figures = {**result.record(), **steady.record(), "processor_seconds": process_time()}
-        print_json("plan", {**figures, **at, **_chosen_record(chosen), "model": model_record(assumed)})
+        print_json("plan", {**figures, **at, **_sized_record(sized), "model": model_record(assumed)})
         return
-    timed = [*_pipelined_fields(pipelined, steady), *_chosen_fields(chosen)]
+    timed = [*_pipelined_fields(pipelined, steady), *_sized_fields(sized)]
     timed.append(("message size", _reach_text(reached, assumed)))
     fields = plan_fields(result, timed, processor_seconds=process_time())
     if output is not None and not printed:
@@ -171,31 +171,49 @@ def plan_fields(
     return fields
 
 
-def _chosen_fields(chosen: Preferred | None) -> list[tuple[str, str]]:
-    """What the plan takes at the sizes that it is for, beside what is fastest there."""
-    if chosen is None:
+def _sized_fields(sized: SizedPlan | None) -> list[tuple[str, str]]:
+    """What the plan takes at the sizes that it is for, beside what is fastest there and what nothing undercuts."""
+    if sized is None:
         return []
-    words = []
+    chosen, words, limits = sized.preferred, [], []
     for size, time_us in chosen.time_us.items():
         name, best = chosen.fastest[size]
         beside = "nothing faster" if time_us <= best else f"{name} {time_text(best)}"
         words.append(f"{short_size(size)} {time_text(time_us)} ({beside})")
-    return [("planned for", f"{chosen.taken.name}: {', '.join(words)}")]
+        least, gap = sized.least[size], sized.gap(size)
+        over = "nothing is faster" if gap <= 0 else f"the plan takes {100 * gap:.3g}% longer"
+        limits.append(f"{short_size(size)} {time_text(least.time_us)}, {over}: {least.limit}")
+    fields = [("planned for", f"{chosen.taken.name}: {', '.join(words)}")]
+    return [*fields, *(("least time", each) for each in limits)]
 
 
-def _chosen_record(chosen: Preferred | None) -> dict[str, Any]:
+def _sized_record(sized: SizedPlan | None) -> dict[str, Any]:
     """The same as JSON values."""
-    if chosen is None:
+    if sized is None:
         return {}
+    from coppice.simulation.least_time import least_record
+
+    chosen = sized.preferred
     fastest = {str(size): {"name": name, "time_us": us} for size, (name, us) in chosen.fastest.items()}
     times = {str(size): us for size, us in chosen.time_us.items()}
+    rows = [
+        {
+            "simulated_seconds": time_us / 1e6,
+            **least_record(sized.least[size]),
+            "gap": sized.gap(size),
+        }
+        for size, time_us in chosen.time_us.items()
+    ]
+    only = rows[0] if len(rows) == 1 else {}
     return {
         "planned_for": {
             "name": chosen.taken.name,
             "time_us_by_size": times,
             "time_us": times,
             "fastest": fastest,
-        }
+        },
+        "sizes": rows,
+        **{key: only[key] for key in ("simulated_seconds", "least_seconds", "gap") if only},
     }
 
 
@@ -273,6 +291,7 @@ MAKING = {
     "relay_gpus": "--relay-gpus",
     "trees": "--trees",
     "sizes": "--sizes",
+    "effort": "--effort",
     "prefer": "--prefer",
     "in_network": "--in-network",
     "ring": "--ring",

@@ -372,6 +372,12 @@ class _Found:
         )
 
 
+def fastest_value(bodies: Bodies, size_bytes: int, model: Model) -> tuple[dict[str, Value], float]:
+    """Parameters with the best value of the doubled one, and their simulated time in microseconds."""
+    found = _best(bodies, size_bytes, model)
+    return found.parameters, _time(found)
+
+
 def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
     """The fastest of the values of the doubled parameter; the smaller one of equals."""
     best: _Found | None = None

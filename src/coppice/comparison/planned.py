@@ -1,19 +1,49 @@
-"""Plan for given sizes: choose among the optimal planner's variants by simulated time."""
+"""Plan for given sizes: the fastest of the optimal planner's variants and of the catalogue, by simulated time."""
 
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
+
+from coppice.bounds.optimum import bound_of
+from coppice.bounds.problem import Problem, problem_of
+from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative, Preferred, preferred
+from coppice.planners.choice import PlannerOutput, from_catalogue, optimal_planner
 from coppice.planners.planning import PlannedResult, plan
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
+from coppice.simulation.least_time import LeastTime, LeastTimes
 from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulator import fastest
 from coppice.text import sizes_of
+
+EFFORTS: Mapping[str, int] = {"quick": 0, "normal": 2**22, "high": 2**26}
+"""Transfers of algorithms of the catalogue that are looked at, by effort: a count, so that results do not depend on
+the machine."""
+
+NEAR = 1.002
+"""A plan is fast enough if no schedule can be faster by more than this factor."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class SizedPlan:
+    """A plan for some sizes: how it compares there, and what no schedule undercuts."""
+
+    result: PlannedResult  # The verified plan
+    preferred: Preferred  # How the alternatives compare
+    least: Mapping[int, LeastTime]  # The least time of each size
+
+    def gap(self, size_bytes: int) -> float:
+        """Share by which the plan takes longer than the least time at a size (0: nothing is faster)."""
+        least = self.least[size_bytes].time_us
+        return self.preferred.time_us[size_bytes] / least - 1 if least else 0.0
 
 
 def plan_for(
@@ -21,38 +51,121 @@ def plan_for(
     sizes: str | int | Sequence[int | str],
     *,
     model: Model | str | os.PathLike[str] | None = None,
+    effort: str = "normal",
     **options: Any,
-) -> tuple[PlannedResult, Preferred]:
-    """Plan for some sizes; at a single size no variant with the same options is faster.
+) -> SizedPlan:
+    """Plan for some sizes; at a single size no variant and no algorithm that was looked at is faster.
 
-    The plan of the best rate may have deeper trees, or more of them, than one that is a little slower in the end. All
-    alternatives are simulated at each size, and the one is taken whose worst loss against the fastest is least.
+    The plan of the best rate may have deeper trees, or more of them, than one that is a little slower in the end, and
+    small messages may suit another algorithm altogether. All are simulated at each size, and the one is taken whose
+    worst loss against the fastest is least. Where options name an algorithm or its trees, only that is looked at.
 
     Args:
         problem: As :func:`coppice.planners.planning.plan` takes it.
         sizes: Sizes M in bytes, as a list or as text such as ``"1M"`` or ``"1K:1G"``.
         model: What messages cost: a model or its name; None is the default.
+        effort: One of :data:`EFFORTS`.
         options: All other arguments of :func:`coppice.planners.planning.plan`.
-
-    Returns:
-        The verified plan, and how the alternatives compare.
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> result, chosen = plan_for(preset("ring", gpus=4), "1K", collective="all_gather")
-        >>> chosen.taken.name, chosen.worst_loss
-        ('forest', 0.0)
+        >>> found = plan_for(preset("ring", gpus=4), "1K", collective="all_gather", model="ideal")
+        >>> found.preferred.taken.name, found.preferred.worst_loss, round(found.gap(1024), 3)
+        ('forest', 0.0, 0.109)
     """
     wanted, assumed = sizes_of(sizes), model_of(model)
-    found: list[Preferred] = []
     if not wanted:
         raise InputError("expected sizes to plan for, found none: give one, such as 1M.")
+    if effort not in EFFORTS:
+        raise InputError(f"expected an effort of {', '.join(EFFORTS)}, found {effort!r}.")
+    posed = problem_of(
+        problem,
+        options.pop("collective", None),
+        **{name: options.pop(name, None) for name in ("root", "weights", "demands")},
+    )
+    times = LeastTimes(
+        posed,
+        assumed,
+        relay_gpus=bool(options.get("relay_gpus")),
+        helped=bool(options.get("in_network")),
+    )
+    least = {size: times.at(size) for size in wanted}
+    found: list[Preferred] = []
 
     def time_us(body: Forest | Schedule, size_bytes: int) -> float:
         return fastest(body, size_bytes, model=assumed, keep_hops=False).time_us
 
-    def choose(candidates: Iterator[Alternative]) -> Alternative:
-        found.append(preferred(candidates, wanted, time_us))
+    def choose(variants: Iterator[Alternative]) -> Alternative:
+        made = list(variants)
+        best = {size: min(time_us(one.made.body, size) for one in made) for size in wanted}
+        if not any(options.get(name) for name in _CLOSED):
+            limits = {size: least[size].time_us * NEAR for size in wanted}
+            made += _of_the_catalogue(posed, assumed, best, limits, EFFORTS[effort])
+        found.append(preferred(made, wanted, time_us))
         return found[-1].taken
 
-    return plan(problem, choose=choose, **options), found[-1]
+    result = plan(posed, choose=choose, **options)
+    return SizedPlan(result=result, preferred=found[-1], least=least)
+
+
+_CLOSED = ("algorithm", "trees", "tolerance", "in_network")
+"""Options that leave nothing open."""
+
+
+def _of_the_catalogue(
+    problem: Problem, model: Model, best: Mapping[int, float], limits: Mapping[int, float], budget: int
+) -> list[Alternative]:
+    """The algorithm of the catalogue that is fastest at each size, where one beats the best so far.
+
+    An algorithm is passed over where its busiest link alone takes longer than the best so far, and the search ends
+    where nothing can be faster, or once so many transfers were looked at.
+
+    Args:
+        best: Least time so far at each size.
+        limits: A time at each size that is good enough.
+    """
+    plain, known = bound_of(problem), dict(best)
+    taken: dict[int, Alternative] = {}
+    ranks = problem.topology.num_ranks
+    expected = ranks if problem.collective.rooted else ranks**2
+    own = optimal_planner(problem.collective)
+    for variant in candidates(problem, order="both") if budget else ():
+        if variant.algorithm == own:
+            continue
+        if budget < expected or all(known[size] <= limits[size] for size in known):
+            break
+        bodies = Bodies(problem, variant, plain)
+        try:
+            body = bodies.body(1)
+        except InputError:
+            continue
+        if isinstance(body, Schedule):
+            budget -= body.num_transfers
+        for size in known:
+            if known[size] <= limits[size] or _busy_us(body, size) >= known[size]:
+                continue
+            parameters, time_us = fastest_value(bodies, size, model)
+            if time_us < known[size] * (1 - 1e-9):
+                known[size], taken[size] = time_us, _alternative(problem, variant, parameters)
+    return list({id(each): each for each in taken.values()}.values())
+
+
+def _alternative(problem: Problem, variant: AlgorithmVariant, parameters: Mapping[str, Any]) -> Alternative:
+    made = from_catalogue(problem, variant.algorithm, parameters, order=variant.order)
+    words = ", ".join(f"{name}={value}" for name, value in parameters.items())
+    return Alternative(
+        name=f"{variant.algorithm} ({words})" if words else variant.algorithm,
+        made=PlannerOutput(body=made.body, parameters=made.parameters),
+        planner=variant.algorithm,
+    )
+
+
+def _busy_us(body: Forest | Schedule, size_bytes: int) -> float:
+    """Time for which the busiest link carries the data of a message."""
+    messages = messages_of(body, size_bytes)
+    topology, routes = messages.topology, messages.routes
+    by_route = np.bincount(messages.route, weights=messages.num_bytes, minlength=len(routes.src))
+    load = np.bincount(
+        routes.links, weights=np.repeat(by_route, routes.num_links), minlength=topology.num_links
+    )
+    return float((load * topology.denominator / topology.capacity).max(initial=0.0)) / 1000

@@ -37,6 +37,7 @@ class Alternative:
 
     name: str  # What sets it apart, such as `combined` or `2 trees per root`
     made: PlannerOutput  # Its body and parameters
+    planner: str | None = None  # The algorithm, where it is another than the one that was asked for
 
 
 def alternatives(problem: Problem, choice: PlannerOptions, plain: Bound) -> Iterator[Alternative]:

@@ -214,11 +214,12 @@ def plan(asked: PlanCall) -> PlannedResult:
     with watch.stage("bound", "computing the bound"):
         plain = bound_of(problem)
     with watch.stage("plan", "planning"):
-        made = (
-            make_body(problem, choice, plain)
-            if asked.choose is None
-            else asked.choose(alternatives(problem, choice, plain)).made
-        )
+        planner = choice.algorithm
+        if asked.choose is None:
+            made = make_body(problem, choice, plain)
+        else:
+            taken = asked.choose(alternatives(problem, choice, plain))
+            made, planner = taken.made, taken.planner or planner
         body = made.body
     with watch.stage("bound", "computing the bound"):
         helped = isinstance(body, Forest) and body.branches_at_switches
@@ -228,7 +229,7 @@ def plan(asked: PlanCall) -> PlannedResult:
     searched = (
         asked.ring if asked.ring is not None else choice.optimal and problem.topology.num_ranks <= RING_RANKS
     )
-    return verified(problem, made, found, choice.algorithm, watch, ring=searched)
+    return verified(problem, made, found, planner, watch, ring=searched)
 
 
 def verified(

@@ -83,13 +83,20 @@ class LeastTimes:
         [(1024, 9.9), (1073741824, 2026.13)]
     """
 
-    def __init__(self, problem: Problem, model: Model, *, relay_gpus: bool = False) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        model: Model,
+        *,
+        relay_gpus: bool = False,  # A message may pass through GPUs that take part
+        helped: bool = False,  # Switches may copy and add where they can
+    ) -> None:
         self.problem = problem
         self.model = model
         self._relay_gpus = relay_gpus
         self._protocols = [
             [
-                TimeBounds(problem, costs)
+                TimeBounds(problem, costs, helped=helped)
                 for costs in costs_of(model, profile, problem.topology, relay_gpus=relay_gpus)
             ]
             for profile in transport_profiles(model, problem.topology)

@@ -13,7 +13,7 @@ from coppice.options.shared import ModelOption
 from coppice.planners.plan_options import PlanOptions
 
 if TYPE_CHECKING:
-    from coppice.planners.alternatives import Preferred
+    from coppice.comparison.planned import SizedPlan
     from coppice.planners.planning import PlannedResult
     from coppice.simulation.models import Model
 
@@ -30,8 +30,8 @@ class SizedPlanOptions(PlanOptions, frozen=True, kw_only=True):
     sizes: Annotated[
         AnySizes | None,
         option(
-            "Plan for these message sizes, such as 1M or 1K:1G: fewer or lower trees where they lose least to the "
-            "fastest there [default: the best rate].",
+            "Plan for these message sizes, such as 1M or 1K:1G: what loses least to the fastest there of fewer or "
+            "lower trees and all algorithms, with the least time that any schedule takes [default: the best rate].",
             "--size",
             "--sizes",
             "-s",
@@ -47,6 +47,14 @@ class SizedPlanOptions(PlanOptions, frozen=True, kw_only=True):
         ),
     ] = "auto"
     model: Annotated[AnyModel | None, ANYTHING, *ModelOption.__metadata__] = None
+    effort: Annotated[
+        str,
+        option(
+            "How much is tried at --sizes beside the trees: nothing (quick), the algorithms while they have few "
+            "transfers, or many (high).",
+            choices=("quick", "normal", "high"),
+        ),
+    ] = "normal"
 
 
 class SizedPlanCall(SizedPlanOptions, frozen=True):
@@ -89,8 +97,8 @@ def plan(asked: SizedPlanCall) -> PlannedResult:
 
 def planned(
     options: SizedPlanOptions, problem: Any, collective: Collective | str | None = None
-) -> tuple[PlannedResult, Preferred | None]:
-    """A verified plan, and how the alternatives compare at the sizes that it is for."""
+) -> tuple[PlannedResult, SizedPlan | None]:
+    """A verified plan, and how it compares at the sizes that it is for."""
     from coppice.planners.alternatives import lowest
     from coppice.planners.planning import plan as made
 
@@ -110,4 +118,7 @@ def planned(
     from coppice.comparison.planned import plan_for  # brings the comparison of algorithms
 
     del given["choose"]
-    return plan_for(problem, options.sizes, collective=collective, model=options.model, **given)
+    found = plan_for(
+        problem, options.sizes, collective=collective, model=options.model, effort=options.effort, **given
+    )
+    return found.result, found

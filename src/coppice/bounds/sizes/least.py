@@ -48,13 +48,16 @@ class TimeBound:
 
 
 class TimeBounds:
-    """Least times of a problem at any size, under given costs of messages."""
+    """Least times of a problem at any size, under given costs of messages.
 
-    def __init__(self, problem: Problem, costs: MessageCosts) -> None:
+    With `helped` they hold for schedules as well in which switches copy and add where they can.
+    """
+
+    def __init__(self, problem: Problem, costs: MessageCosts, *, helped: bool = False) -> None:
         self.problem = problem
         self.costs = costs
+        self._helped = helped
         self._network = TimedNetwork.of(problem.topology, costs)
-        self._known: list[tuple[bool, Sink]] = []
 
     def least(self, size_bytes: int) -> TimeBound:
         """The least time of a message of this size.
@@ -88,7 +91,11 @@ class TimeBounds:
         if problem.collective is Collective.ALL_TO_ALL:
             found = bound_of(problem)
             witness = found.proof if isinstance(found.proof, LinkLengths) else crossing(problem, found)
-        elif problem.collective is Collective.ALL_REDUCE and problem.topology.num_ranks > 1:
+        elif (
+            problem.collective is Collective.ALL_REDUCE
+            and problem.topology.num_ranks > 1
+            and not self._helped
+        ):
             found = bound_of(problem)
             witness = found.proof if isinstance(found.proof, CutFamily) and disjoint(found.proof) else None
             if witness is None:  # trees of two phases are not the only schedules: disjoint sets bind all

@@ -202,6 +202,13 @@ class SteadyRatesJson(TypedDict):
     steady_algbw_exact_gb_per_s: Exact | None
 
 
+class PlannedTimeJson(LeastTimeJson):
+    """What a plan takes at a size, and the least time of any schedule."""
+
+    simulated_seconds: float
+    gap: float
+
+
 class PlanJson(PlannedResultJson, SteadyRatesJson):
     """`coppice plan`: a verified plan, its rate and the optimum."""
 
@@ -211,6 +218,10 @@ class PlanJson(PlannedResultJson, SteadyRatesJson):
     reached_at_64_gib_algbw_gb_per_s: NotRequired[float]
     algbw_gb_per_s_at_64_gib: NotRequired[Annotated[float, former("reached_at_64_gib_algbw_gb_per_s")]]
     planned_for: NotRequired[PlannedForJson]
+    sizes: NotRequired[list[PlannedTimeJson]]
+    simulated_seconds: NotRequired[float]
+    least_seconds: NotRequired[float]
+    gap: NotRequired[float]
     model: ModelJson
 
 
