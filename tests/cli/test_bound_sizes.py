@@ -1,4 +1,4 @@
-"""`coppice bound --size`: least times with certificates that `coppice verify` counts again."""
+"""`coppice bound --size` and `plan --size`: least times with certificates that `coppice verify` counts again."""
 
 from __future__ import annotations
 
@@ -74,3 +74,31 @@ def test_contradictions_are_one_sentence(run: Run, more: tuple[str, ...], answer
     refused = run("bound", "dgx-h100", *more)
     assert refused.code == 2
     assert answer in refused.err
+
+
+def test_a_named_algorithm_stays(run: Run) -> None:
+    words = ("plan", "dgx-a100", "-c", "all_reduce", "--size", "16K", "--json")
+    assert run(*words, "--algorithm", "ring").json["planner"] == "ring"
+    assert run(*words, "--trees", "2").json["planner"] == "forest"
+
+
+def test_one_size_has_its_figures_at_the_top(run: Run) -> None:
+    words = ("plan", "dgx-a100", "--boxes", "2", "-c", "all_gather", "--json")
+    found = run(*words, "--size", "1M").json
+    (row,) = found["sizes"]
+    assert (
+        found["gap"] == row["gap"] == pytest.approx(found["simulated_seconds"] / found["least_seconds"] - 1)
+    )
+    least = run("bound", "dgx-a100", "--boxes", "2", "-c", "all_gather", "--size", "1M", "--json").json[
+        "sizes"
+    ][0]
+    assert least["least_seconds"] == found["least_seconds"]
+    several = run(*words, "--size", "1K,1M").json
+    assert [each["size_bytes"] for each in several["sizes"]] == [2**10, 2**20]
+    assert "gap" not in several
+
+
+def test_the_least_time_is_printed_with_what_limits_it(run: Run) -> None:
+    shown = run("plan", "dgx-a100", "--boxes", "2", "-c", "all_gather", "--size", "1M").out
+    assert "least time" in shown
+    assert "longer: 512 KiB must enter box0 at 100 GB/s" in shown

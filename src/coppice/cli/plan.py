@@ -39,7 +39,8 @@ if TYPE_CHECKING:
     from coppice.planners.forest.repairing import RepairedResult
     from coppice.planners.planning import PlannedResult
     from coppice.schedule.plan import Plan
-    from coppice.simulation.simulated import Simulated, SteadyRates
+    from coppice.schedule.steady import SteadyRates
+    from coppice.simulation.simulated import Simulated
 
 
 @with_options(

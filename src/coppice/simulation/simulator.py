@@ -207,23 +207,20 @@ _FEW_ROWS, _MANY_ROWS, _ALIKE = 2**18, 2**22, 8
 so many at most would share a message otherwise."""
 
 
-def most_pieces(body: Schedule | Forest, size_bytes: int, *, model: Model, most: int = MOST_PIECES) -> int:
+def most_pieces(schedule: Schedule, size_bytes: int, *, model: Model, most: int = MOST_PIECES) -> int:
     """Largest useful number of sub-chunks per chunk.
 
     A schedule with steps is not cut: its steps are what goes on at a time.
 
     Args:
+        schedule: Chunks and transfers; those of a forest once it is lowered.
         size_bytes: M in bytes.
         model: Whose least size of a piece counts.
     """
-    if isinstance(body, Schedule):
-        if not body.num_transfers or int(body.step.min()) >= 0:
-            return 1
-        chunks, rows = body.num_chunks, body.num_transfers
-    else:
-        chunks, rows = body.num_trees * body.num_images, body.num_edges * body.num_images
-    by_size = size_bytes // (model.least_piece_bytes * max(chunks, 1))
-    return max(1, min(most, by_size, max(_FEW_PIECES, _MOST_ROWS // max(rows, 1))))
+    if not schedule.num_transfers or int(schedule.step.min()) >= 0:
+        return 1
+    by_size = size_bytes // (model.least_piece_bytes * max(schedule.num_chunks, 1))
+    return max(1, min(most, by_size, max(_FEW_PIECES, _MOST_ROWS // schedule.num_transfers)))
 
 
 def fastest(
@@ -260,10 +257,10 @@ def fastest(
         raise InputError(f"expected at least 1 piece at most, found {most}.")
     profiles = transport_profiles(model, body.topology)
     best: Timeline | None = None
-    limit = most_pieces(body, size_bytes, model=model, most=most)
+    rows = routed_body(body)
+    limit = most_pieces(rows.schedule, size_bytes, model=model, most=most)
     steps_bind = model.steps_bind or _too_many_messages(body)
     given = 1 if pieces is None else pieces
-    rows = routed_body(body)
     whole = messages_of_routed(rows, size_bytes, pieces=given, steps_bind=steps_bind)
     cut = {given: whole}
     for profile in sorted(profiles, key=lambda each: _least_us(whole, each, model)):

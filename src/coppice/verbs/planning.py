@@ -88,7 +88,7 @@ def plan(asked: SizedPlanCall) -> PlannedResult:
         >>> best, low = coppice.plan(cluster, "all_reduce"), coppice.plan(cluster, "all_reduce", prefer="low")
         >>> best.shape.max_height > low.shape.max_height, best.loss < low.loss
         (True, True)
-        >>> small = coppice.plan(cluster, "all_reduce", sizes="64K", model="nccl-2.30")
+        >>> small = coppice.plan(cluster, "all_reduce", sizes="64K", effort="quick")
         >>> small.shape.max_height < best.shape.max_height
         True
     """
