@@ -2,33 +2,27 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from fractions import Fraction
+from typing import Annotated
 
 from coppice.errors import InputError
 from coppice.topology.composition.compose import Host, compose, gpu_ports
 from coppice.topology.composition.fabric import DragonflyFabric, Fabric, FatTreeFabric
 from coppice.topology.model import Link, Node, NodeKind, Topology
-from coppice.topology.presets.direct import MAX_GPUS
-from coppice.topology.presets.registry import Preset, listed_in, number_of, rate_of, rates_of
+from coppice.topology.presets.direct import MAX_GPUS, Gpus
+from coppice.topology.presets.registry import Preset, Rate, Rates, listed_in
 
 _SOURCE = "by definition of the network; rates as given"
 PRESETS: list[Preset] = []
 
 
-@listed_in(
-    PRESETS,
-    number_of("gpus", 8, "number of GPUs"),
-    rates_of("gb_per_s", "rate of every port, or of each: 3,10,10"),
-    description="GPUs on one switch, with equal or unequal ports",
-    source=_SOURCE,
-)
-def star(gpus: int = 8, *, gb_per_s: int | Fraction | Sequence[int | Fraction] = 1) -> Topology:
+@listed_in(PRESETS, description="GPUs on one switch, with equal or unequal ports", source=_SOURCE)
+def star(
+    gpus: Gpus = 8, *, gb_per_s: Annotated[Rates, "rate of every port, or of each: 3,10,10"] = 1
+) -> Topology:
     """GPUs on one non-blocking switch.
 
-    Args:
-        gpus: Number of GPUs; with several rates, their number counts.
-        gb_per_s: Rate of every port, or of each in rank order.
+    With several rates, their number counts, and each is that of a port in rank order.
 
     Raises:
         InputError: If a number is out of range.
@@ -47,41 +41,21 @@ def star(gpus: int = 8, *, gb_per_s: int | Fraction | Sequence[int | Fraction] =
     return Topology.of(f"star of {len(rates)}", nodes, links, source=_SOURCE)
 
 
-@listed_in(
-    PRESETS,
-    number_of("leaves", 4, "number of leaf switches"),
-    number_of("gpus_per_leaf", 4, "GPUs on each leaf"),
-    number_of("spines", 2, "number of spines (of each pod)"),
-    rate_of("oversubscription", 1, "rate down over rate up at a leaf"),
-    rate_of("gb_per_s", 1, "rate of a GPU"),
-    number_of("leaves_per_pod", "none", "for three levels"),
-    number_of("cores", "as spines", "core switches"),
-    rate_of("core_oversubscription", 1, "rate down over rate up at a spine"),
-    description="leaf and spine switches, or three levels, one GPU per port",
-    source=_SOURCE,
-)
+@listed_in(PRESETS, description="leaf and spine switches, or three levels, one GPU per port", source=_SOURCE)
 def fat_tree(
-    leaves: int = 4,
-    gpus_per_leaf: int = 4,
-    spines: int = 2,
+    leaves: Annotated[int, "number of leaf switches"] = 4,
+    gpus_per_leaf: Annotated[int, "GPUs on each leaf"] = 4,
+    spines: Annotated[int, "number of spines (of each pod)"] = 2,
     *,
-    oversubscription: int | Fraction = 1,
-    gb_per_s: int | Fraction = 1,
-    leaves_per_pod: int | None = None,
-    cores: int | None = None,
-    core_oversubscription: int | Fraction = 1,
+    oversubscription: Annotated[Rate, "rate down over rate up at a leaf"] = 1,
+    gb_per_s: Annotated[Rate, "rate of a GPU"] = 1,
+    leaves_per_pod: Annotated[int | None, "for three levels"] = None,
+    cores: Annotated[int | None, "core switches", "as spines"] = None,
+    core_oversubscription: Annotated[Rate, "rate down over rate up at a spine"] = 1,
 ) -> Topology:
     """A fat-tree of two levels, or of three with ``leaves_per_pod``, with one GPU per port.
 
-    Args:
-        leaves: Number of leaf switches.
-        gpus_per_leaf: GPUs on each.
-        spines: Number of spines (of each pod).
-        oversubscription: Rate down over rate up at a leaf; 1 is full bisection.
-        gb_per_s: Rate of a GPU.
-        leaves_per_pod: Leaves of a pod, for three levels.
-        cores: Number of core switches, a multiple of ``spines``.
-        core_oversubscription: Rate down over rate up at a spine.
+    An oversubscription of 1 is full bisection; the number of cores is a multiple of ``spines``.
 
     Raises:
         InputError: If a number is out of range.
@@ -100,33 +74,21 @@ def fat_tree(
 
 @listed_in(
     PRESETS,
-    number_of("groups", 3, "number of groups"),
-    number_of("routers_per_group", 2, "routers of a group"),
-    number_of("gpus_per_router", 2, "GPUs on each router"),
-    rate_of("gb_per_s", 2, "rate of a GPU"),
-    rate_of("local_gb_per_s", 2, "rate between routers of a group"),
-    rate_of("global_gb_per_s", 1, "rate between two groups"),
     description="groups of completely linked routers, one bundle of links between every two groups",
     source=_SOURCE,
 )
 def dragonfly(
-    groups: int = 3,
-    routers_per_group: int = 2,
-    gpus_per_router: int = 2,
+    groups: Annotated[int, "number of groups"] = 3,
+    routers_per_group: Annotated[int, "routers of a group"] = 2,
+    gpus_per_router: Annotated[int, "GPUs on each router"] = 2,
     *,
-    gb_per_s: int | Fraction = 2,
-    local_gb_per_s: int | Fraction = 2,
-    global_gb_per_s: int | Fraction = 1,
+    gb_per_s: Annotated[Rate, "rate of a GPU"] = 2,
+    local_gb_per_s: Annotated[Rate, "rate between routers of a group"] = 2,
+    global_gb_per_s: Annotated[Rate, "rate between two groups"] = 1,
 ) -> Topology:
     """A dragonfly with one GPU per port.
 
-    Args:
-        groups: Number of groups.
-        routers_per_group: Routers of a group, all linked with each other.
-        gpus_per_router: GPUs on each.
-        gb_per_s: Rate of a GPU.
-        local_gb_per_s: Rate between two routers of a group.
-        global_gb_per_s: Rate between two groups.
+    The routers of a group are all linked with each other.
 
     Raises:
         InputError: If a number is out of range.
@@ -143,27 +105,17 @@ def dragonfly(
 
 @listed_in(
     PRESETS,
-    number_of("sockets", 2, "number of CPUs"),
-    number_of("gpus_per_socket", 2, "GPUs on the PCIe switch of each"),
-    rate_of("pcie_gb_per_s", 16, "rate of a PCIe link"),
-    rate_of("socket_gb_per_s", 10, "rate between two CPUs"),
     description="GPUs under PCIe switches, one per CPU; CPUs linked with each other",
     source="typical server of PCIe 3 x16 with two sockets; rates as given",
 )
 def pcie_box(
-    sockets: int = 2,
-    gpus_per_socket: int = 2,
+    sockets: Annotated[int, "number of CPUs"] = 2,
+    gpus_per_socket: Annotated[int, "GPUs on the PCIe switch of each"] = 2,
     *,
-    pcie_gb_per_s: int | Fraction = 16,
-    socket_gb_per_s: int | Fraction = 10,
+    pcie_gb_per_s: Annotated[Rate, "rate of a PCIe link"] = 16,
+    socket_gb_per_s: Annotated[Rate, "rate between two CPUs"] = 10,
 ) -> Topology:
     """GPUs without NVLink: per socket, a PCIe switch with GPUs under it; sockets are linked with each other.
-
-    Args:
-        sockets: Number of CPUs.
-        gpus_per_socket: GPUs on the PCIe switch of each.
-        pcie_gb_per_s: Rate of each PCIe link.
-        socket_gb_per_s: Rate between two CPUs.
 
     Raises:
         InputError: If a number is out of range.

@@ -8,43 +8,30 @@ from collections import Counter
 from collections.abc import Sequence
 from fractions import Fraction
 from math import prod
+from typing import Annotated
 
 from coppice.errors import InputError
 from coppice.topology.model import Link, Node, NodeKind, Topology
-from coppice.topology.presets.registry import (
-    Preset,
-    PresetParameter,
-    integers,
-    listed_in,
-    number_of,
-    rate_of,
-    rates_of,
-)
+from coppice.topology.presets.registry import Preset, Rate, Rates, listed_in
 
-Rates = int | Fraction | Sequence[int | Fraction]
 MAX_GPUS = 2**20
 """More GPUs than this are taken for a slip of the keyboard."""
 
 SOURCE = "by definition of the graph; rates as given (1 GB/s unless set)"
 PRESETS: list[Preset] = []
 
-_GPUS = number_of("gpus", 8, "number of GPUs")
-ONE_RATE = rate_of("gb_per_s", 1, "rate of every link, each way")
-_LINK_RATES = rates_of("gb_per_s", "rate of every link, or of each: 3,1,4")
-_AXIS_RATES = rates_of("gb_per_s", "rate of every link, or by dimension: 2,1")
+Gpus = Annotated[int, "number of GPUs"]
+LinkRate = Annotated[Rate, "rate of every link, each way"]
+LinkRates = Annotated[Rates, "rate of every link, or of each: 3,1,4"]
+AxisRates = Annotated[Rates, "rate of every link, or by dimension: 2,1"]
+Dims = Annotated[Sequence[int], "size of each dimension"]
 
 
-def _dims(default: str) -> PresetParameter:
-    return PresetParameter(name="dims", parse=integers, default=default, description="size of each dimension")
-
-
-@listed_in(PRESETS, _GPUS, _LINK_RATES, description="bidirectional ring", source=SOURCE)
-def ring(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
+@listed_in(PRESETS, description="bidirectional ring", source=SOURCE)
+def ring(gpus: Gpus = 8, *, gb_per_s: LinkRates = 1) -> Topology:
     """A bidirectional ring; two GPUs share one link.
 
-    Args:
-        gpus: Number of GPUs.
-        gb_per_s: Rate of every link, or of link i between GPU i and its successor, each way.
+    Link i joins GPU i and its successor.
 
     Raises:
         InputError: If the number of GPUs or of rates does not fit.
@@ -56,13 +43,9 @@ def ring(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
     )
 
 
-@listed_in(PRESETS, _GPUS, _LINK_RATES, description="line of GPUs", source=SOURCE)
-def path(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
+@listed_in(PRESETS, description="line of GPUs", source=SOURCE)
+def path(gpus: Gpus = 8, *, gb_per_s: LinkRates = 1) -> Topology:
     """A line of GPUs.
-
-    Args:
-        gpus: Number of GPUs.
-        gb_per_s: Rate of every link, or of each in turn.
 
     Raises:
         InputError: If the number of GPUs or of rates does not fit.
@@ -71,19 +54,11 @@ def path(gpus: int = 8, *, gb_per_s: Rates = 1) -> Topology:
     return network(f"path of {gpus}", gpus, [((i, i + 1), rate) for i, rate in enumerate(rates)], duplex=True)
 
 
-@listed_in(
-    PRESETS,
-    _dims("4x4"),
-    _AXIS_RATES,
-    description="torus of any dimensions; size 2 has one link",
-    source=SOURCE,
-)
-def torus(dims: Sequence[int] = (4, 4), *, gb_per_s: Rates = 1) -> Topology:
+@listed_in(PRESETS, description="torus of any dimensions; size 2 has one link", source=SOURCE)
+def torus(dims: Dims = (4, 4), *, gb_per_s: AxisRates = 1) -> Topology:
     """A torus; a dimension of size 2 has a single bidirectional link, not two.
 
-    Args:
-        dims: Size of each dimension; ranks count the last dimension fastest.
-        gb_per_s: Rate of every link, or of the links along each dimension.
+    Ranks count the last dimension fastest.
 
     Raises:
         InputError: If a size is less than 1, or the number of rates does not fit.
@@ -95,13 +70,11 @@ def torus(dims: Sequence[int] = (4, 4), *, gb_per_s: Rates = 1) -> Topology:
     return _grid("torus", dims, gb_per_s, wrap=True)
 
 
-@listed_in(PRESETS, _dims("3x3"), _AXIS_RATES, description="grid without wrap-around", source=SOURCE)
-def mesh(dims: Sequence[int] = (3, 3), *, gb_per_s: Rates = 1) -> Topology:
+@listed_in(PRESETS, description="grid without wrap-around", source=SOURCE)
+def mesh(dims: Dims = (3, 3), *, gb_per_s: AxisRates = 1) -> Topology:
     """A grid without wrap-around links.
 
-    Args:
-        dims: Size of each dimension; ranks count the last dimension fastest.
-        gb_per_s: Rate of every link, or of the links along each dimension.
+    Ranks count the last dimension fastest.
 
     Raises:
         InputError: If a size is less than 1, or the number of rates does not fit.
@@ -109,14 +82,8 @@ def mesh(dims: Sequence[int] = (3, 3), *, gb_per_s: Rates = 1) -> Topology:
     return _grid("mesh", dims, gb_per_s, wrap=False)
 
 
-@listed_in(
-    PRESETS,
-    number_of("dimension", 4, "number of dimensions"),
-    _AXIS_RATES,
-    description="hypercube of 2^dimension GPUs",
-    source=SOURCE,
-)
-def hypercube(dimension: int = 4, *, gb_per_s: Rates = 1) -> Topology:
+@listed_in(PRESETS, description="hypercube of 2^dimension GPUs", source=SOURCE)
+def hypercube(dimension: Annotated[int, "number of dimensions"] = 4, *, gb_per_s: AxisRates = 1) -> Topology:
     """A hypercube of ``2 ** dimension`` GPUs; those whose ranks differ in one bit are linked.
 
     Raises:
@@ -132,8 +99,8 @@ def hypercube(dimension: int = 4, *, gb_per_s: Rates = 1) -> Topology:
     return network(f"hypercube of dimension {dimension}", gpus, links, duplex=True)
 
 
-@listed_in(PRESETS, _GPUS, ONE_RATE, description="every two GPUs are linked", source=SOURCE)
-def complete(gpus: int = 8, *, gb_per_s: int | Fraction = 1) -> Topology:
+@listed_in(PRESETS, description="every two GPUs are linked", source=SOURCE)
+def complete(gpus: Gpus = 8, *, gb_per_s: LinkRate = 1) -> Topology:
     """Every two GPUs are linked.
 
     Raises:
@@ -143,21 +110,16 @@ def complete(gpus: int = 8, *, gb_per_s: int | Fraction = 1) -> Topology:
     return network(f"complete graph of {gpus}", gpus, links, duplex=True)
 
 
-@listed_in(
-    PRESETS,
-    number_of("left", 4, "GPUs of the left side"),
-    number_of("right", "as left", "GPUs of the right side"),
-    ONE_RATE,
-    description="complete bipartite graph",
-    source=SOURCE,
-)
-def bipartite(left: int = 4, right: int | None = None, *, gb_per_s: int | Fraction = 1) -> Topology:
+@listed_in(PRESETS, description="complete bipartite graph", source=SOURCE)
+def bipartite(
+    left: Annotated[int, "GPUs of the left side"] = 4,
+    right: Annotated[int | None, "GPUs of the right side", "as left"] = None,
+    *,
+    gb_per_s: LinkRate = 1,
+) -> Topology:
     """The complete bipartite graph: every GPU of the left side is linked with every one of the right side.
 
-    Args:
-        left: GPUs of the left side, ranks 0 and up.
-        right: GPUs of the right side; None takes as many.
-        gb_per_s: Rate of every link.
+    The left side has ranks 0 and up.
 
     Raises:
         InputError: If a side is empty or too large.
@@ -168,8 +130,8 @@ def bipartite(left: int = 4, right: int | None = None, *, gb_per_s: int | Fracti
     return network(f"complete bipartite graph of {left} + {others}", left + others, links, duplex=True)
 
 
-@listed_in(PRESETS, ONE_RATE, description="Petersen graph: 10 GPUs, degree 3, diameter 2", source=SOURCE)
-def petersen(*, gb_per_s: int | Fraction = 1) -> Topology:
+@listed_in(PRESETS, description="Petersen graph: 10 GPUs, degree 3, diameter 2", source=SOURCE)
+def petersen(*, gb_per_s: LinkRate = 1) -> Topology:
     """The Petersen graph: 10 GPUs of degree 3, any two at most 2 hops apart."""
     outer = [(i, (i + 1) % 5) for i in range(5)]
     spokes = [(i, i + 5) for i in range(5)]
@@ -226,31 +188,17 @@ def _few(gpus: int) -> int:
     return gpus
 
 
-def _truth(value: str, key: str) -> bool:
-    if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
-        raise InputError(f"expected true or false for {key}, found {value!r}.")
-    return value.lower() in ("true", "yes", "1")
-
-
-@listed_in(
-    PRESETS,
-    number_of("gpus", 16, "number of GPUs"),
-    PresetParameter(name="offsets", parse=integers, default="3,4", description="offsets"),
-    PresetParameter(name="directed", parse=_truth, default="false", description="one-way links"),
-    ONE_RATE,
-    description="GPU i linked with i + a for each offset a",
-    source=SOURCE,
-)
+@listed_in(PRESETS, description="GPU i linked with i + a for each offset a", source=SOURCE)
 def circulant(
-    gpus: int = 16, offsets: Sequence[int] = (3, 4), *, directed: bool = False, gb_per_s: int | Fraction = 1
+    gpus: Gpus = 16,
+    offsets: Annotated[Sequence[int], "offsets", "3,4"] = (3, 4),
+    *,
+    directed: Annotated[bool, "one-way links"] = False,
+    gb_per_s: LinkRate = 1,
 ) -> Topology:
     """GPU i is linked with GPU i + a (mod N) for each offset a.
 
-    Args:
-        gpus: Number of GPUs.
-        offsets: Offsets, 1 .. N-1. An offset of exactly N/2 gives one link per pair, not two.
-        directed: Links lead only from i to i + a.
-        gb_per_s: Rate of every link.
+    An offset is 1 .. N-1; one of exactly N/2 gives one link per pair, not two. Directed links lead from i to i + a.
 
     Raises:
         InputError: If an offset is out of range or repeats.
@@ -277,21 +225,17 @@ def circulant(
 
 @listed_in(
     PRESETS,
-    number_of("gpus", 12, "number of GPUs"),
-    number_of("degree", 2, "links out of each GPU"),
-    ONE_RATE,
     description="one-way links of low diameter for any number of GPUs and any degree",
     source="Imase and Itoh, A design for directed graphs with minimum diameter (1983); rates as given",
 )
-def generalized_kautz(gpus: int = 12, degree: int = 2, *, gb_per_s: int | Fraction = 1) -> Topology:
+def generalized_kautz(
+    gpus: Gpus = 12, degree: Annotated[int, "links out of each GPU"] = 2, *, gb_per_s: LinkRate = 1
+) -> Topology:
     """The generalized Kautz graph (Imase and Itoh): one-way links from i to -(d i + a) mod N for a = 1 .. d.
 
-    Links from a GPU to itself carry nothing and are left out; parallel ones add up.
+    N is the number of GPUs, d the degree.
 
-    Args:
-        gpus: Number of GPUs N.
-        degree: Links d that leave each GPU.
-        gb_per_s: Rate of every link.
+    Links from a GPU to itself carry nothing and are left out; parallel ones add up.
 
     Raises:
         InputError: If the degree is not 1 .. N.
@@ -313,27 +257,22 @@ def generalized_kautz(gpus: int = 12, degree: int = 2, *, gb_per_s: int | Fracti
 
 @listed_in(
     PRESETS,
-    number_of("gpus", 8, "number of GPUs"),
-    number_of("switches", 0, "number of switches"),
-    number_of("cycles", "number of nodes", "number of cycles"),
-    number_of("max_gb_per_s", 8, "largest rate of a cycle"),
-    number_of("seed", 0, "decides the network"),
     description="random one-way links, in = out at every node",
     source="random: a sum of directed cycles with integer rates; the seed decides",
 )
 def random_balanced(
-    gpus: int = 8, *, switches: int = 0, cycles: int | None = None, max_gb_per_s: int = 8, seed: int = 0
+    gpus: Gpus = 8,
+    *,
+    switches: Annotated[int, "number of switches"] = 0,
+    cycles: Annotated[int | None, "number of cycles", "number of nodes"] = None,
+    max_gb_per_s: Annotated[int, "largest rate of a cycle"] = 8,
+    seed: Annotated[int, "decides the network"] = 0,
 ) -> Topology:
     """A random directed graph in which every node has equal in- and out-capacity: a sum of directed cycles.
 
-    The first cycle passes through all nodes, so every GPU reaches every other one.
+    Rates of cycles are 1 .. ``max_gb_per_s``; the same seed gives the same network.
 
-    Args:
-        gpus: Number of GPUs.
-        switches: Number of switches.
-        cycles: Number of cycles; None takes the number of nodes.
-        max_gb_per_s: Rates of the cycles are 1 .. this.
-        seed: The same seed gives the same network.
+    The first cycle passes through all nodes, so every GPU reaches every other one.
 
     Raises:
         InputError: If a number is out of range.

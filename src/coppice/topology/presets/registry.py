@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+import inspect
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
-from typing import Any, TypeVar
+from typing import Any, TypeVar, get_type_hints
 
 from coppice.errors import InputError
 from coppice.text import suggestion
@@ -49,20 +50,36 @@ class Preset:
 
 _Build = TypeVar("_Build", bound=Callable[..., Topology])
 
+Rate = int | Fraction
+"""A rate in GB/s, or a ratio."""
+Rates = int | Fraction | Sequence[int | Fraction]
+"""One rate in GB/s for all links, or several."""
 
-def listed_in(
-    presets: list[Preset], *parameters: PresetParameter, description: str, source: str
-) -> Callable[[_Build], _Build]:
+
+def listed_in(presets: list[Preset], *, description: str, source: str) -> Callable[[_Build], _Build]:
     """Decorator that registers a builder as a preset named after it, with hyphens.
 
-    Args:
-        parameters: What may be set, by the names of the builder's arguments.
+    What may be set are the builder's arguments, annotated with words about each: ``Annotated[int, "number of GPUs"]``.
+    Further words say how the builder chooses an argument that is not given, where the default itself does not.
     """
 
     def add(build: _Build) -> _Build:
-        name = build.__name__.replace("_", "-")
+        hints = get_type_hints(build, include_extras=True)
+        parameters = []
+        for name, each in inspect.signature(build).parameters.items():
+            kind, (about, *chosen) = hints[name].__origin__, hints[name].__metadata__
+            default = chosen[0] if chosen else _default_text(each.default)
+            parameters.append(
+                PresetParameter(name=name, parse=_PARSERS[kind], default=default, description=about)
+            )
         presets.append(
-            Preset(name=name, description=description, source=source, parameters=parameters, build=build)
+            Preset(
+                name=build.__name__.replace("_", "-"),
+                description=description,
+                source=source,
+                parameters=tuple(parameters),
+                build=build,
+            )
         )
         return build
 
@@ -74,14 +91,13 @@ def number_of(name: str, default: int | str, description: str) -> PresetParamete
     return PresetParameter(name=name, parse=integer, default=str(default), description=description)
 
 
-def rate_of(name: str, default: int, description: str) -> PresetParameter:
-    """A parameter that is a rate in GB/s, or a ratio."""
-    return PresetParameter(name=name, parse=rate, default=str(default), description=description)
+def _default_text(value: object) -> str:
+    """A default as an option would write it.
 
-
-def rates_of(name: str, description: str) -> PresetParameter:
-    """A parameter that is one rate in GB/s for all links, or several: 1 unless set."""
-    return PresetParameter(name=name, parse=rate_list, default="1", description=description)
+    >>> _default_text((4, 4)), _default_text(False)
+    ('4x4', 'false')
+    """
+    return "x".join(map(str, value)) if isinstance(value, tuple) else str(value).lower()
 
 
 def text(value: str, key: str) -> str:  # noqa: ARG001 - the signature of every parser
@@ -126,3 +142,21 @@ def rate_list(value: str, key: str) -> tuple[Fraction, ...]:
     (Fraction(1, 1), Fraction(3, 2))
     """
     return tuple(rate(part, key) for part in value.split(","))
+
+
+def truth(value: str, key: str) -> bool:
+    """Parse yes or no."""
+    if value.lower() not in ("true", "false", "yes", "no", "1", "0"):
+        raise InputError(f"expected true or false for {key}, found {value!r}.")
+    return value.lower() in ("true", "yes", "1")
+
+
+_PARSERS: dict[Any, Callable[[str, str], Any]] = {
+    int: integer,
+    int | None: integer,
+    bool: truth,
+    Rate: rate,
+    Rates: rate_list,
+    Sequence[int]: integers,
+}
+"""How a builder's argument is read from text, by its type."""
