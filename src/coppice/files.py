@@ -9,14 +9,12 @@ is replaced, not the link. What is no regular file (a device such as ``/dev/null
 from __future__ import annotations
 
 import os
-import secrets
 import shutil
 import stat
 import sys
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
-from tempfile import TemporaryDirectory
 from typing import BinaryIO
 
 from coppice.errors import InputError
@@ -126,6 +124,8 @@ def replacing(path: str | os.PathLike[str]) -> Iterator[Path]:
             with _beside(file) as temporary:
                 yield temporary
             return
+        from tempfile import TemporaryDirectory  # brings more than a command that writes no link needs
+
         with TemporaryDirectory(prefix="coppice-") as folder:
             temporary = Path(folder) / "content"
             yield temporary
@@ -263,7 +263,7 @@ def _through(target: Path) -> BinaryIO:
 @contextmanager
 def _beside(file: Path) -> Iterator[Path]:
     """A temporary name beside a regular file, which is replaced when the block ends and keeps its mode and owner."""
-    temporary = file.with_name(f".{file.name}.{secrets.token_hex(4)}.tmp")
+    temporary = file.with_name(f".{file.name}.{os.urandom(4).hex()}.tmp")
     try:
         yield temporary
         _flush(temporary)

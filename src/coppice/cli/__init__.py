@@ -18,7 +18,7 @@ import typer
 from typer.core import TyperCommand, TyperGroup
 from typer.exceptions import TyperException
 
-from coppice.cli.options.usage import read_former_flags, usage_words
+from coppice.cli.options.usage import read_former_flags, read_plainly, usage_words
 from coppice.cli.terminal import broken, interrupted_words, keeps, terminal_width, use_terminal_characters
 from coppice.errors import CheckError, CoppiceError
 from coppice.interrupts import loading, running
@@ -131,6 +131,7 @@ class _LazyCommands(dict[str, Any]):
                 outer.command(name)(found)
                 made = typer.main.get_command(outer)
             read_former_flags(made)
+            read_plainly(made)
             self[name] = made
         return super().get(name, default)
 
@@ -140,6 +141,8 @@ class Commands(TyperGroup):
 
     def make_context(self, *words: Any, **given: Any) -> Any:
         """Read the options of the program itself."""
+        if "get_params" not in self.__dict__:
+            read_plainly(self)
         try:
             return super().make_context(*words, **given)
         except TyperException as error:

@@ -362,8 +362,9 @@ def _best_pieces(
 ) -> Timeline:
     """The fastest number of pieces of the powers of two, found from a guess or from what one piece takes.
 
-    With m pieces a plan takes about ``a + b / m + c m``: a step gains half of what the one before it did, or less. So
-    where a time is enough, the search ends where it is twice as far from that as the last step got.
+    With m pieces a plan takes about ``a + b / m + c m``: a step gains half of what the one before it did, or less, and
+    after two that gained g and h about ``5/2 h - g``. So where a time is enough, the search ends where all further
+    steps together, half as much each, and a quarter of the last one for what is not of that form, do not get there.
     """
     highest, middle, best = limit.bit_length() - 1, first.pieces.bit_length() - 1, first
     if not guessed:
@@ -374,15 +375,19 @@ def _best_pieces(
         best = min((first, attempt(2**middle)), key=_worth) if middle else first
     below_us = math.inf  # what the step to the middle from below it gained
     for direction in (-1, 1):
-        exponent, gain_us = middle + direction, below_us
+        exponent, gain_us, before_us = middle + direction, below_us, math.inf
         while (0 if guessed else 1) <= exponent <= highest and best.time_us > enough_us:
-            if enough_us and best.time_us - 2 * gain_us > enough_us:
+            further_us = 2 * gain_us
+            if before_us < math.inf:
+                further_us = min(further_us, 2 * max(0.0, 2.5 * gain_us - before_us) + gain_us / 4)
+            if enough_us and best.time_us - further_us > enough_us:
                 break
             found = attempt(2**exponent)
             if _worth(found) >= _worth(best):
                 below_us = found.time_us - best.time_us if exponent == middle - 1 else math.inf
                 break
-            best, exponent, gain_us = found, exponent + direction, best.time_us - found.time_us
+            before_us, gain_us = gain_us, best.time_us - found.time_us
+            best, exponent = found, exponent + direction
     return best
 
 

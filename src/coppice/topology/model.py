@@ -56,7 +56,7 @@ class Node:
     """A node as given to :meth:`Topology.of`."""
 
     id: str  # Unique name
-    kind: NodeKind = NodeKind.GPU  # GPU, switch or NIC
+    kind: NodeKind = NodeKind.GPU  # GPU, switch or NIC; :meth:`Topology.of` takes names such as `switch` too
     host: str | None = None  # Name of the box that holds it, or None
     rank: int | None = None  # Rank of a GPU; None takes the order among the GPUs
     multicast: bool = False  # The hardware can copy one input to several outputs
@@ -65,11 +65,6 @@ class Node:
     arch: str | None = None
     cpu: str | None = None  # Maker of the processors beside a GPU (`intel`, `amd`, `arm`), or None likewise
 
-    def __post_init__(self) -> None:
-        """Take a kind by its name, such as ``switch``."""
-        if not isinstance(self.kind, NodeKind):
-            object.__setattr__(self, "kind", NodeKind.named(self.kind))
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class Link:
@@ -77,15 +72,9 @@ class Link:
 
     src: str
     dst: str
-    gb_per_s: Fraction  # Rate in each direction, GB/s; also a number, or text such as `75/2`
+    gb_per_s: Fraction  # Rate in each direction, GB/s; :meth:`Topology.of` takes numbers and texts such as `75/2` too
     latency_us: float = 0.0
     duplex: bool = True
-
-    def __post_init__(self) -> None:
-        """Read the rate exactly."""
-        if not isinstance(self.gb_per_s, Fraction):
-            where = f"the link {self.src} -> {self.dst}"
-            object.__setattr__(self, "gb_per_s", exact_rate(self.gb_per_s, where=where))
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -156,6 +145,7 @@ class Topology(ByContent, Shown):
             >>> pair.num_ranks, pair.num_links, pair.gb_per_s(0)
             (2, 2, Fraction(25, 2))
         """
+        nodes = [_with_kind(each) for each in nodes]
         index: dict[str, int] = {}
         for position, node in enumerate(nodes):
             if index.setdefault(node.id, position) != position:
@@ -169,6 +159,7 @@ class Topology(ByContent, Shown):
                     raise InputError(
                         f"links[{position}] names an unknown node {end!r}: add it or mend the name."
                     )
+            link = _with_rate(link, position)
             if link.gb_per_s < 0:
                 ends = f"{link.src} -> {link.dst}"
                 raise InputError(f"links[{position}] ({ends}) has rate {link.gb_per_s} < 0: give it in GB/s.")
@@ -381,6 +372,20 @@ def assign_ranks(nodes: Sequence[Node]) -> NDArray[np.int32]:
     for v, rank in given.items():
         ranks[v] = rank
     return ranks
+
+
+def _with_kind(node: Node) -> Node:
+    """A node whose kind may be a text."""
+    kind: Any = node.kind
+    return node if isinstance(kind, NodeKind) else replace(node, kind=NodeKind.named(kind))
+
+
+def _with_rate(link: Link, position: int) -> Link:
+    """A link whose rate may be a number or a text."""
+    rate: Any = link.gb_per_s
+    if isinstance(rate, Fraction):
+        return link
+    return replace(link, gb_per_s=exact_rate(rate, where=f"links[{position}] ({link.src} -> {link.dst})"))
 
 
 def exact_rate(value: int | float | str | Fraction, *, where: str) -> Fraction:

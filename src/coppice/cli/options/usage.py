@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 from coppice.text import nearest
@@ -88,6 +89,77 @@ def _one_value(words: Sequence[str], flags: Sequence[str]) -> list[str]:
             continue
         values.append(value if equals else left.pop(0))
     return [*kept, *([flags[0], "+".join(values)] if values else []), *left]
+
+
+def read_plainly(command: Any) -> None:
+    """Let a command, and all below it, read plain values itself, without what checks those of any type.
+
+    Typer reads every value, defaults included, by Pydantic, which takes as long to load as many a command runs. Texts,
+    whole numbers in their limits, files and what has a parser of its own need none; all else is left to Typer, and so
+    is every error. Versions of Typer that do not know such a reader are left as they are.
+
+    Args:
+        command: A command of Typer.
+    """
+    for inner in getattr(command, "commands", {}).values():
+        if inner is not None:  # not loaded
+            read_plainly(inner)
+    of_context = command.get_params
+
+    def get_params(context: Any) -> Any:  # the option for help is among them
+        found = of_context(context)
+        for each in found:
+            if hasattr(each, "get_runtime_param") and "get_runtime_param" not in vars(each):
+                each.get_runtime_param = _PlainValues(each.get_runtime_param)
+        return found
+
+    command.get_params = get_params
+
+
+class _PlainValues:
+    """Reader of the values of one option, which leaves what is not plain to another one."""
+
+    def __init__(self, other: Callable[[], Any]) -> None:
+        self._other = other
+
+    def __call__(self) -> _PlainValues:
+        """Where Typer asks for its reader."""
+        return self
+
+    def coerce(self, value: Any, param: Any, ctx: Any) -> Any:
+        """The value that is meant."""
+        kind, how = param.type_descriptor.annotation, param.type_descriptor.parameter_info
+        several = param.multiple or param.nargs != 1
+        special = any(
+            getattr(how, name, None) for name in ("click_type", "exists", "resolve_path", "clamp", "formats")
+        )
+        if not special and several and how.parser is None:
+            if value is None:
+                return ()
+            if kind == list[str] and isinstance(value, list | tuple):
+                return [*value]
+        if not special and not several:
+            if value is None or (isinstance(kind, type) and type(value) is kind and how.parser is None):
+                return value
+            if isinstance(value, str) and (found := _plain(value, kind, how)) is not None:
+                return found
+        return self._other().coerce(value, param=param, ctx=ctx)
+
+
+def _plain(value: str, kind: Any, how: Any) -> Any:
+    """A value of a kind, from its text; None where more has to be known."""
+    if how.parser is not None:
+        try:
+            return how.parser(value)
+        except Exception:  # noqa: BLE001 (Typer reads it again, and words the error)
+            return None
+    if kind is Path:
+        return Path(value)
+    if kind is not int or not (value.isascii() and value.isdecimal() and len(value) < 16):
+        return None
+    number = int(value)
+    low, high = how.min, how.max
+    return number if (low is None or number >= low) and (high is None or number <= high) else None
 
 
 _EXTRA = re.compile(r"^Got unexpected extra arguments?(?:\(s\))? \((.*)\)$")
