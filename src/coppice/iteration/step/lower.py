@@ -176,7 +176,7 @@ class _Lowering:
 
     def _lay_out(self) -> None:
         """Choose the tasks of every pass, and number them."""
-        messages = self.plan.messages
+        messages, order = self.plan.messages, self.order
         updates = not self.plan.synchronous_step
         about = {each.stage for each in messages if each.layers}
         awaited = {each.stage for each in messages if each.after_step}
@@ -198,20 +198,22 @@ class _Lowering:
         special[first[np.asarray(opened, dtype=np.int64)]] = True
         closed = [stage for stage in stages if updates or stage in about]
         special[self.last_gradient[np.asarray(closed, dtype=np.int64)]] = True
-        is_first = np.zeros(len(self.passes), dtype=np.bool_)
-        is_first[first] = True
-        template = self.stage * 16 + self.work * 4 + special * 2 + (is_first & special)
-        values, self.row_of = np.unique(template, return_inverse=True)
-        for value in values.tolist():
-            stage, work = value // 16, _WORKS[value // 4 % 4]
-            device = int(self.device_of[stage])
-            if value & 2:
-                opening = bool(value & 1)
+        opening = np.zeros(len(self.passes), dtype=np.bool_)
+        opening[first] = True
+        # Passes of a stage that are alike have one row.
+        forms = (order.stages, len(_WORKS), 2, 2)
+        form = np.ravel_multi_index((self.stage, self.work, special, opening & special), forms)
+        values, self.row_of = np.unique(form, return_inverse=True)
+        for stage, code, apart, opens in zip(
+            *(each.tolist() for each in np.unravel_index(values, forms)), strict=True
+        ):
+            device, work = int(self.device_of[stage]), _WORKS[code]
+            if apart:
                 row = self.rows.by_block(
                     stage,
                     work,
                     device,
-                    starts=starts.get(stage, ()) if opening else (),
+                    starts=starts.get(stage, ()) if opens else (),
                     last=not (self.plan.gathers_ahead or self.order.co_scheduled),
                 )
             else:
