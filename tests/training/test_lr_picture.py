@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from coppice.training.autolrs.controller import Controller
 from coppice.training.autolrs.log import EventLog, Method, SearchLog, SearchPhase, Settings, read_search
-from coppice.training.autolrs.picture import MOST_CURVES, MOST_PANELS, chosen_evenly, draw, spans, thinned
+from coppice.training.autolrs.report import MOST_CURVES, MOST_PANELS, chosen_evenly, draw, spans, thinned
 
 pytest.importorskip("matplotlib", reason="matplotlib draws")
 

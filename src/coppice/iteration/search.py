@@ -21,8 +21,7 @@ from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 from coppice.iteration.workload.catalogue import LayeredModel
-from coppice.iteration.workload.steps import layered_step, optimizer_seconds, usual_overlap
-from coppice.iteration.workload.times import layer_workload
+from coppice.iteration.workload.times import layer_workload, layered_step, optimizer_seconds, usual_overlap
 
 
 def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Cluster) -> Estimate:

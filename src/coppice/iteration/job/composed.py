@@ -33,7 +33,7 @@ from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_
 from coppice.iteration.tasks import TaskTimes
 from coppice.iteration.transformer import Layout, Transformer
 from coppice.iteration.workload.catalogue import LayeredModel
-from coppice.iteration.workload.steps import layered_step, usual_overlap
+from coppice.iteration.workload.times import layered_step, usual_overlap
 from coppice.text import suggestion
 
 
