@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import re
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -149,18 +150,44 @@ def check_pdf(content: bytes) -> None:
     assert len(sizes) == 1
 
 
-@pytest.mark.parametrize("name", FILES)
+QUICK_FILES = {"aws_p4d-24xl-topo.xml", "dgx1v_8x_v100_4ib.txt", "rccl_topo_8p_940.xml"}
+QUICK_PRESETS = {"dgx-a100-pcie", "fat-tree", "petersen", "mi250", "gb200-nvl72"}
+"""Machines with rows of their own kind: their reports are looked at in every run, those of all others with the slow
+tests."""
+
+
+def marked(names: Iterable[str], quick: set[str]) -> list[Any]:
+    """Names, those that are not quick marked as slow; a name of a machine that is not there is no name."""
+    return [pytest.param(name, marks=() if name in quick else pytest.mark.slow) for name in names]
+
+
+@pytest.mark.skipif(not FILES, reason="no files of real machines are beside the repository")
+def test_the_quick_machines_are_there() -> None:
+    assert set(FILES) >= QUICK_FILES
+    assert set(NAMES) >= QUICK_PRESETS
+
+
+@pytest.mark.skipif(not FILES, reason="no files of real machines are beside the repository")
+@pytest.mark.parametrize("name", marked(FILES, QUICK_FILES))
 def test_reports_of_real_machines(browser: Browser, name: str, tmp_path: Path) -> None:
     check_report(browser, of_file(name), tmp_path)
 
 
-@pytest.mark.parametrize("name", NAMES)
+@pytest.mark.parametrize("name", marked(NAMES, QUICK_PRESETS))
 def test_reports_of_presets(browser: Browser, name: str, tmp_path: Path) -> None:
     check_report(browser, of_preset(name), tmp_path)
 
 
 @pytest.mark.parametrize(
-    ("name", "boxes"), [("dgx-a100-pcie", 2), ("mi250", 2), ("dgx-h100", 5), ("ndv2", 3), ("dgx-h100", 40)]
+    ("name", "boxes"),
+    [
+        ("dgx-a100-pcie", 2),
+        ("dgx-h100", 5),
+        *(
+            pytest.param(*each, marks=pytest.mark.slow)
+            for each in (("mi250", 2), ("ndv2", 3), ("dgx-h100", 40))
+        ),
+    ],
 )
 def test_reports_of_clusters(browser: Browser, name: str, boxes: int, tmp_path: Path) -> None:
     check_report(browser, of_preset(name, boxes), tmp_path)
