@@ -1,4 +1,4 @@
-"""The `coppice` command: one file per subcommand, thin over the Python API.
+"""The `coppice` command: a file for a subcommand, or for a few of one kind; thin over the Python API.
 
 Results go to standard output, plain when it is no terminal; progress and errors go to standard error. Exit
 codes: 0 done, 1 a check failed or a plan does not fit, 2 usage or bad input, 130 interrupted.

@@ -1,4 +1,4 @@
-"""`coppice design`: design direct-connect networks and their schedules; a file for each subcommand."""
+"""`coppice design`: design direct-connect networks and their schedules."""
 
 from __future__ import annotations
 
