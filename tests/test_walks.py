@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import subprocess
 import sys
@@ -41,3 +42,31 @@ def test_a_job_is_estimated_by_few_files() -> None:
     found = re.search(r"^files visited: .*?(\d+) of iteration", done.stderr, re.MULTILINE)
     assert found is not None
     assert 15 < int(found[1]) <= 25, done.stderr
+
+
+SCHEDULE = """
+import sys
+import torch
+import torch.distributed as dist
+from coppice.training.torch import schedule
+from walks import watching
+
+dist.init_process_group("gloo", init_method=f"file://{sys.argv[1]}", rank=0, world_size=1)
+model = torch.nn.Sequential(torch.nn.Linear(4, 4), torch.nn.ReLU(), torch.nn.Linear(4, 4))
+with watching() as moves:
+    schedule(model, torch.optim.SGD(model.parameters(), 0.1), policy="priority")
+print(len({file for ends in moves for file in ends[:2]}))
+"""
+
+
+def test_a_training_is_scheduled_by_few_files(tmp_path: Path) -> None:
+    pytest.importorskip("torch")
+    done = subprocess.run(
+        [sys.executable, "-c", SCHEDULE, tmp_path / "store"],
+        capture_output=True,
+        text=True,
+        check=True,
+        timeout=300,
+        env={**os.environ, "PYTHONPATH": str(WALKS.parent)},
+    )
+    assert 5 < int(done.stdout) <= 18, done.stdout

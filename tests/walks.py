@@ -11,7 +11,8 @@ from __future__ import annotations
 import inspect
 import sys
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 
@@ -23,10 +24,9 @@ def loads(frame: FrameType) -> bool:
     return not frame.f_code.co_flags & inspect.CO_OPTIMIZED
 
 
-def walk(arguments: Sequence[str]) -> Counter[tuple[str, str, str]]:
-    """Run a command of `coppice` in this process: how often a file calls a function of another one."""
-    from coppice.cli import main
-
+@contextmanager
+def watching() -> Iterator[Counter[tuple[str, str, str]]]:
+    """Count how often a file calls a function of another one meanwhile."""
     moves: Counter[tuple[str, str, str]] = Counter()
 
     def on_event(frame: FrameType, event: str, _: object) -> None:
@@ -40,14 +40,20 @@ def walk(arguments: Sequence[str]) -> Counter[tuple[str, str, str]]:
             files = (caller.f_code.co_filename, code.co_filename)
             moves[files[0][len(PACKAGE) :], files[1][len(PACKAGE) :], code.co_qualname] += 1
 
-    sys.argv = ["coppice", *arguments]
     sys.setprofile(on_event)
     try:
-        main()
-    except SystemExit:
-        pass
+        yield moves
     finally:
         sys.setprofile(None)
+
+
+def walk(arguments: Sequence[str]) -> Counter[tuple[str, str, str]]:
+    """Run a command of `coppice` in this process, and count its moves between files."""
+    from coppice.cli import main
+
+    sys.argv = ["coppice", *arguments]
+    with watching() as moves, suppress(SystemExit):
+        main()
     return moves
 
 
