@@ -32,6 +32,7 @@ COMMANDS = {
     "topology subset --output": "topology subset star --ranks 0,1",
     "topology degrade --output": "topology degrade star --remove rank3",
     "schema --output": "schema bound",
+    "bound --output": "bound star --set gpus=4 --collective all_gather --size 1K",
     "plan --output": "plan star --set gpus=4 --collective all_gather",
     "simulate --trace": "simulate plan.json --size 1M",
     "synthesize --output": "synthesize star --set gpus=4 --collective all_gather --method tacos",
