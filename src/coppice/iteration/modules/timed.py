@@ -26,6 +26,7 @@ from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder, TaskTimes, lowe
 from coppice.iteration.totals import group_text
 
 _ROUNDS = {"all_reduce": 2, "barrier": 2}
+_BETWEEN_TWO = ("send", "recv")
 _FOUR_BYTES = {"V100": 1 / 8, "MI250X": 1 / 4}
 """Share of the 16-bit peak of matrix products of 4-byte elements, where it is not the half that TF32 is."""
 _GATHERS, _COPIES_OUT = "fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy"
@@ -96,13 +97,13 @@ class TimedModule:
 def time_module(trace: ModuleTrace, cluster: Cluster) -> TimedModule:
     """Time a traced step on a cluster, and simulate it."""
     alone = [_seconds(each, cluster) for each in trace.operations]
-    graph = _graph(trace, cluster, alone)
+    graph = _graph(trace, cluster, alone, in_turn=True)
     return TimedModule(
         trace=trace,
         cluster=cluster,
         seconds_alone=alone,
         times=run_tasks(graph),
-        lower_bound_seconds=lower_bound_seconds(graph),
+        lower_bound_seconds=lower_bound_seconds(_graph(trace, cluster, alone, in_turn=False)),
     )
 
 
@@ -110,6 +111,8 @@ def _seconds(each: ModuleOperation, cluster: Cluster) -> float:
     """Time of an operation by itself."""
     if each.collective:
         rounds = _ROUNDS.get(each.collective, 1)
+        if each.collective in _BETWEEN_TWO:  # what a ring of two halves
+            return cluster.ring_seconds(2 * each.size_bytes, 2, _step(each.ranks), rounds=1)
         return cluster.ring_seconds(each.size_bytes, len(each.ranks), _step(each.ranks), rounds=rounds)
     device, constants = cluster.device, cluster.calibration
     peak = device.flops * constants.matrix_share
@@ -118,14 +121,19 @@ def _seconds(each: ModuleOperation, cluster: Cluster) -> float:
     return max(each.flops / peak, each.moved_bytes / cluster.memory_rate)
 
 
-def _graph(trace: ModuleTrace, cluster: Cluster, seconds: Sequence[float]) -> TaskGraph:
-    """Task graph of the step, a task for each operation."""
+def _graph(trace: ModuleTrace, cluster: Cluster, seconds: Sequence[float], *, in_turn: bool) -> TaskGraph:
+    """Task graph of the step, a task for each operation.
+
+    Args:
+        in_turn: The compute stream runs its operations in the order in which they were issued.
+    """
     graph = TaskGraphBuilder()
     compute = graph.stream("compute")
     copied: dict[bool, list[int]] = {False: [], True: []}
+    computed: list[int] = []  # The last operation of the compute stream, which runs them in turn
     for number, each in enumerate(trace.operations):
         after, stream, loads = list(each.after), compute, _loads(each, cluster)
-        kind = "backward" if each.backward else "forward"
+        kind = "optimizer" if each.update else "backward" if each.backward else "forward"
         if each.collective:
             kind, stream = each.collective, graph.stream(f"ranks {group_text(each.ranks)}")
         elif each.name == _GATHERS:
@@ -136,6 +144,8 @@ def _graph(trace: ModuleTrace, cluster: Cluster, seconds: Sequence[float]) -> Ta
             copied[each.backward].append(number)
         elif each.waits:
             kind = "wait"
+        if in_turn and stream == compute:
+            after, computed = [*after, *computed], [number]
         name = each.name if each.layer < 0 else f"{each.name} of {trace.layers[each.layer].name}"
         graph.add(name, kind, stream, seconds[number], after=after, loads=loads)
     return graph.build()

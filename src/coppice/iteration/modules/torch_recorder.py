@@ -39,15 +39,15 @@ class OperationRecorder(TorchDispatchMode):
     """Context that records operators.
 
     Args:
-        model: The module whose forward and backward passes run.
+        model: The module whose forward and backward passes run; None: modules are named as they come.
     """
 
-    def __init__(self, model: torch.nn.Module) -> None:
+    def __init__(self, model: torch.nn.Module | None) -> None:
         super().__init__()
         self.operations: list[ModuleOperation] = []
         self.layers: list[ModuleLayer] = []
         self._backward = False
-        self._names = {id(module): name for name, module in model.named_modules()}
+        self._names = {id(each): name for name, each in (model.named_modules() if model is not None else ())}
         self._layer_of: dict[int, int] = {}
         self._counted: set[int] = set()
         self._stack: list[int] = []
