@@ -162,6 +162,7 @@ ELSEWHERE = {
     "switch-listening": "tests/innetwork/test_serving.py",
     "switch-xdp": "tests/innetwork/test_xdp_network.py",
     "train-measure": "tests/cli/test_train_jobs.py",
+    "train-capture": "tests/training/test_capture.py",
     "train-module": "tests/cli/test_train_jobs.py",
     "train-lr-report": "tests/training/test_lr_report.py",
 }

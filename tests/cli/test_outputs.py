@@ -84,6 +84,8 @@ WITHOUT = {
     "train lr-report --output": "reads what a training wrote",
     "train measure --output": "needs a GPU",
     "train import --output": "traces a module of PyTorch; test_train_jobs.py writes it",
+    "train capture --output": "runs a script of PyTorch; tests/training/test_capture.py writes it",
+    "train capture --trace": "runs a script of PyTorch; tests/training/test_capture.py writes it",
     "train import --trace": "reads what a profiler wrote; written as that of `train estimate`",
 }
 """Outputs that no command above writes, and why."""

@@ -84,6 +84,7 @@ OTHERS = {
     "train pipeline": "as `train estimate`, and names what its collectives cost by",
     "train torch-profile": "counts; names what its times are by",
     "train import": "measured times, and their replay",
+    "train capture": "the job as `train estimate`, and operations one by one; each line says which",
     "switch place": "bytes over the rate of the busiest link",
     "synthesize": "rates",
     "compile": "rates",

@@ -117,6 +117,7 @@ WITHOUT = {
     "lab down": "needs namespaces",
     "train lr-report": "reads what a training wrote",
     "train measure": "measures the machine",
+    "train capture": "runs a script of PyTorch",
     "train import": "reads what a profiler wrote",
     "tune sweep": "measures a library",
     "switch xdp": "needs root and runs until it is stopped",

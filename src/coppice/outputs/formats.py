@@ -83,6 +83,7 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     "train-measure": OutputFormat("training:DeviceJson", ("train measure",)),
     "train-profile": OutputFormat("training:ProfileJson", ("train import",)),
     "train-traces": OutputFormat("training:ExecutionTracesJson", ("train import",)),
+    "train-capture": OutputFormat("training:CaptureJson", ("train capture",)),
     "train-module": OutputFormat("training:ModuleJson", ("train import",)),
     "train-lr-report": OutputFormat("training:LearningRatesJson", ("train lr-report",)),
     "design": OutputFormat("networks:GraphFrontJson", ("design",)),

@@ -13,6 +13,7 @@ from coppice.iteration.job_options import JobOptions
 from coppice.options import argument, option
 from coppice.options.calls import verb
 from coppice.options.shared import AnchorOption, JobsOption
+from coppice.verbs.capturing import capture
 from coppice.verbs.train_files import (
     import_module,
     import_trace,
@@ -38,6 +39,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "advise",
+    "capture",
     "compare",
     "estimate",
     "import_module",

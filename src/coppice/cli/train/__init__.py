@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import typer
 
+from coppice.cli.train.capture import capture
 from coppice.cli.train.estimate import estimate
 from coppice.cli.train.exporting import pipeline, torch_profile
 from coppice.cli.train.importing import import_trace
@@ -39,4 +40,5 @@ app.command("pipeline")(pipeline)
 app.command("torch-profile")(torch_profile)
 app.command("measure")(measure)
 app.command("import")(import_trace)
+app.command("capture")(capture)
 app.command("lr-report")(lr_report)

@@ -425,6 +425,57 @@ class ModuleJson(TypedDict):
     operations: list[ModuleOperationJson]
 
 
+CapturedCollectiveJson = TypedDict(
+    "CapturedCollectiveJson",
+    {
+        "collective": str,
+        "size_bytes": int,
+        "rank_list": list[int],
+        "layer": str | None,
+        "pass": str,
+    },
+)
+CapturedCollectiveJson.__doc__ = "A collective or send of a captured step."
+
+
+class CapturedStageJson(TypedDict):
+    """A captured rank of a pipeline."""
+
+    rank: int
+    flops: float
+    peak_memory_bytes: int
+
+
+class CaptureJson(TypedDict):
+    """`coppice train capture`: FLOPs, collectives in order, memory and the job of a step of a script."""
+
+    script: str
+    arguments: list[str]
+    rank: int
+    rank_count: int
+    step_count: int
+    device: str
+    torch: str
+    flops: float
+    forward_flops: float
+    backward_flops: float
+    recomputed_flops: float
+    peak_memory_bytes: int
+    memory_bytes_by_kind: dict[str, int]
+    parameter_count: int
+    totals: list[CollectiveTotalJson]
+    issued: list[CapturedCollectiveJson]
+    setup_totals: list[CollectiveTotalJson]
+    captured_ranks: list[CapturedStageJson]
+    job_text: str | None
+    not_recognised: list[str]
+    notes: list[str]
+    iteration_seconds: NotRequired[float]
+    operations_seconds: NotRequired[float]
+    compute_seconds: NotRequired[float]
+    communication_seconds: NotRequired[float]
+
+
 class RatePhaseJson(TypedDict):
     """A stage of a learning rate schedule."""
 
