@@ -47,8 +47,8 @@ The best algorithm of each cluster by collective and message size M, how close i
 optimal plan (`forest`; for all_to_all `flow`) reaches. Each table is `coppice compare CLUSTER --relay-gpus` at four
 sizes; [Comparing algorithms](comparison.md) explains what is compared and how.
 
-* **time, algbw**: of the best algorithm, simulated; algbw is M / time. **of limit**: the limit is the bandwidth time at
-  the exact optimum or the latency bound, whichever is longer; nothing is faster.
+* **time, algbw**: of the best algorithm, simulated; algbw is M / time. **of limit**: the limit is the least time of the
+  size that `coppice bound --size` proves; nothing is faster.
 * **optimal plan**: algbw of the forest or flow, cut into as many pieces as suit the size. It comes close to the bound
   for large M; at small M it counts how few messages wait for each other, and there others may be better. Where another
   algorithm wins by less than one percent, both are as good.

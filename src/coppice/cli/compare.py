@@ -72,8 +72,8 @@ def compare(
 ) -> None:
     """Simulate every algorithm at every size, and print the winners, the reasons, and the distance from the bounds.
 
-    The limit is the exact optimum of the network (no schedule has more bandwidth) and a lower bound on latency (no
-    schedule takes less time). Times are simulated: the printed model says what they hold.
+    The limit is the least time of each size that `coppice bound --size` proves: no schedule takes less. Times are
+    simulated: the printed model says what they hold.
 
     \b
     Examples:

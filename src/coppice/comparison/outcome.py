@@ -23,6 +23,7 @@ from coppice.comparison.ranges import LibraryPick, Range, nccl_picks, ranges
 from coppice.display import Shown, loaded
 from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
+from coppice.simulation.least_time import LeastTimes
 from coppice.simulation.models import Model
 from coppice.simulation.simulated import model_record, share_of_least_time, without_bursts
 
@@ -44,6 +45,7 @@ class Comparison(Shown):
     # rate without it among the alternatives
     optimum: Bound
     latency: LatencyBound  # The least time of any schedule, however small the message
+    least: LeastTimes  # The least time of any schedule at each size
     # Everything that was measured, all variants: candidates in order, sizes ascending
     measurements: tuple[SimulatedTime, ...]
     # What lets switches copy and add, compared by itself with the limit that holds for it: no time here is
@@ -149,9 +151,11 @@ class Comparison(Shown):
         return next(iter(self.fastest_first(size_bytes)), None)
 
     def limit_us(self, size_bytes: int) -> float:
-        """Lower bound: the larger of the optimum's bandwidth time and the latency bound."""
+        """Lower bound: the least time of this size, or the time of the optimum's rate where that is longer."""
         bandwidth = float(self.optimum.inv_rate) * size_bytes / self.problem.shards / 1000
-        return max(without_bursts(bandwidth, self.model, self.problem.topology), self.latency.time_us)
+        return max(
+            without_bursts(bandwidth, self.model, self.problem.topology), self.least.at(size_bytes).time_us
+        )
 
     def share_of_limit(self, row: SimulatedTime) -> float:
         """Lower bound over the time of a measurement, at most 1.

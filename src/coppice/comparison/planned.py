@@ -43,7 +43,7 @@ class SizedPlan:
     def gap(self, size_bytes: int) -> float:
         """Share by which the plan takes longer than the least time at a size (0: nothing is faster)."""
         least = self.least[size_bytes].time_us
-        return self.preferred.time_us[size_bytes] / least - 1 if least else 0.0
+        return max(0.0, self.preferred.time_us[size_bytes] / least - 1) if least else 0.0
 
 
 def plan_for(

@@ -34,6 +34,7 @@ from coppice.errors import InputError
 from coppice.options.shared import USUAL_SIZES
 from coppice.planners.choice import optimal_planner
 from coppice.simulation.latency import least_latency
+from coppice.simulation.least_time import LeastTimes
 from coppice.simulation.models import Model, model_of
 from coppice.text import sizes_of
 
@@ -125,6 +126,7 @@ def compare(
         sizes=wanted,
         optimum=in_network_optimum(plain) if helping else plain,
         latency=least_latency(problem, chosen, relay_gpus=relaying),
+        least=LeastTimes(problem, chosen, relay_gpus=relaying, helped=helping),
         measurements=tuple(rows),
         modelled=modelled,
     )
@@ -136,7 +138,13 @@ def compare(
         helped = [optimal, *helped]
     tried = candidates(problem, helped, order=order, relay_gpus=relaying, in_network=True)
     rows = measured([each for each in tried if each.in_network])
-    beside = replace(found, optimum=in_network_optimum(plain), measurements=tuple(rows), modelled=None)
+    beside = replace(
+        found,
+        optimum=in_network_optimum(plain),
+        least=LeastTimes(problem, chosen, relay_gpus=relaying, helped=True),
+        measurements=tuple(rows),
+        modelled=None,
+    )
     return replace(found, helped=beside) if beside.times else found
 
 

@@ -94,6 +94,7 @@ class LeastTimes:
         self.problem = problem
         self.model = model
         self._relay_gpus = relay_gpus
+        self._known: dict[int, LeastTime] = {}
         self._protocols = [
             [
                 TimeBounds(problem, costs, helped=helped)
@@ -104,6 +105,11 @@ class LeastTimes:
 
     def at(self, size_bytes: int) -> LeastTime:
         """The least time of a message of this size."""
+        if size_bytes not in self._known:
+            self._known[size_bytes] = self._at(size_bytes)
+        return self._known[size_bytes]
+
+    def _at(self, size_bytes: int) -> LeastTime:
         bounds = tuple(
             max((each.least(size_bytes) for each in costs), key=_time) for costs in self._protocols
         )
