@@ -70,6 +70,21 @@ class Settings {
   nb::handle record_;
 };
 
+/// The columns of a record of Python, by name; views of them hold while this lives.
+class Columns : public Settings {
+ public:
+  using Settings::Settings;
+  template <class T>
+  void fill(const char* name, std::span<const T>& into) {
+    auto column = get<Column<T>>(name);
+    into = view(column);
+    kept_.emplace_back(column);
+  }
+
+ private:
+  std::vector<nb::ndarray<>> kept_;
+};
+
 /// Raises the Python error `kind` of coppice.errors.
 [[noreturn]] inline void raise_coppice(const char* kind, const std::string& message) {
   nb::object type = nb::module_::import_("coppice.errors").attr(kind);

@@ -25,37 +25,69 @@ static nb::dict to_dict(Simulation found) {
   return result;
 }
 
+/// What messages are: a record with the columns of Traffic.
+static Traffic traffic_of(Columns& from) {
+  Traffic traffic;
+  from.fill("route", traffic.route);
+  from.fill("bytes", traffic.bytes);
+  from.fill("added", traffic.added);
+  from.fill("wave", traffic.wave);
+  from.fill("job", traffic.job);
+  from.fill("due", traffic.due);
+  from.fill("send_gate", traffic.send_gate);
+  from.fill("receive_gate", traffic.receive_gate);
+  from.fill("chained", traffic.chained);
+  from.fill("after_start", traffic.after_start);
+  from.fill("after", traffic.after);
+  return traffic;
+}
+
+/// What they cross: a record with the columns of Fabric.
+static Fabric fabric_of(Columns& from) {
+  Fabric fabric;
+  from.fill("rate", fabric.rate);
+  from.fill("latency", fabric.latency);
+  from.fill("burst", fabric.burst);
+  from.fill("route_start", fabric.route_start);
+  from.fill("route_links", fabric.route_links);
+  from.fill("overhead", fabric.overhead);
+  from.fill("sender", fabric.sender);
+  from.fill("receiver", fabric.receiver);
+  from.fill("send_occupancy", fabric.send_occupancy);
+  from.fill("receive_occupancy", fabric.receive_occupancy);
+  from.fill("group", fabric.group);
+  fabric.num_gpus = from.get<std::int32_t>("num_gpus");
+  return fabric;
+}
+
+static SimulatorOptions options_of(const Settings& from) {
+  SimulatorOptions options;
+  from.fill("store_and_forward", options.store_and_forward);
+  from.fill("send_engines", options.send_engines);
+  from.fill("receive_engines", options.receive_engines);
+  from.fill("add_rate", options.add_rate);
+  from.fill("buffered", options.buffered);
+  from.fill("workers", options.workers);
+  from.fill("copy_rate", options.copy_rate);
+  from.fill("keep_hops", options.keep_hops);
+  from.fill("keep_rates", options.keep_rates);
+  return options;
+}
+
 void init_simulator(nb::module_& m) {
   m.def(
       "simulate_messages",
-      [](Column<std::int32_t> route, Column<std::int64_t> bytes, Column<std::int64_t> added, Column<std::int32_t> wave, Column<std::int32_t> job,
-         Column<double> due,
-         Column<std::int32_t> send_gate, Column<std::int32_t> receive_gate, Column<std::uint8_t> chained,
-         Column<std::int64_t> after_start, Column<std::int32_t> after, Column<double> rate, Column<double> latency,
-         Column<double> burst,
-         Column<std::int64_t> route_start, Column<std::int32_t> route_links, Column<double> overhead,
-         Column<std::int32_t> sender, Column<std::int32_t> receiver, std::int32_t num_gpus,
-         Column<double> send_occupancy, Column<double> receive_occupancy, Column<std::int32_t> group, bool buffered, std::int32_t workers,
-         double copy_rate, bool fair, bool store_and_forward,
-         std::int32_t send_engines, std::int32_t receive_engines, double add_rate, bool keep_hops, bool keep_rates) {
-        Traffic traffic{.route = view(route), .bytes = view(bytes), .added = view(added), .wave = view(wave), .job = view(job), .due = view(due),
-                        .send_gate = view(send_gate), .receive_gate = view(receive_gate), .chained = view(chained),
-                        .after_start = view(after_start), .after = view(after)};
-        Fabric fabric{.rate = view(rate), .latency = view(latency), .burst = view(burst), .route_start = view(route_start),
-                      .route_links = view(route_links), .overhead = view(overhead), .sender = view(sender),
-                      .receiver = view(receiver), .num_gpus = num_gpus, .send_occupancy = view(send_occupancy),
-                      .receive_occupancy = view(receive_occupancy), .group = view(group)};
-        SimulatorOptions options{.store_and_forward = store_and_forward, .send_engines = send_engines,
-                                 .receive_engines = receive_engines, .add_rate = add_rate, .buffered = buffered, .workers = workers, .copy_rate = copy_rate, .keep_hops = keep_hops, .keep_rates = keep_rates};
+      [](nb::object messages, nb::object network, nb::object settings) {
+        Columns traffic_columns(messages), fabric_columns(network);
+        const Traffic traffic = traffic_of(traffic_columns);
+        const Fabric fabric = fabric_of(fabric_columns);
+        const SimulatorOptions options = options_of(Settings(settings));
+        const bool fair = Settings(settings).get<bool>("fair");
         return to_dict(stoppable([&](const StopFlag& stop) {
           return fair ? simulate_fair(traffic, fabric, options, stop) : simulate_fifo(traffic, fabric, options, stop);
         }));
       },
-      nb::arg("route"), nb::arg("bytes"), nb::arg("added"), nb::arg("wave"), nb::arg("job"), nb::arg("due"), nb::arg("send_gate"), nb::arg("receive_gate"),
-      nb::arg("chained"), nb::arg("after_start"), nb::arg("after"), nb::arg("rate"), nb::arg("latency"), nb::arg("burst"),
-      nb::arg("route_start"), nb::arg("route_links"), nb::arg("overhead"), nb::arg("sender"), nb::arg("receiver"),
-      nb::arg("num_gpus"), nb::arg("send_occupancy"), nb::arg("receive_occupancy"), nb::arg("group"), nb::arg("buffered"), nb::arg("workers"),
-      nb::arg("copy_rate"), nb::arg("fair"), nb::arg("store_and_forward"), nb::arg("send_engines"), nb::arg("receive_engines"),
-      nb::arg("add_rate"), nb::arg("keep_hops"), nb::arg("keep_rates"),
-      "Messages over links that serve them in turn or share fairly, in nanoseconds: see simulator.h.");
+      nb::arg("traffic"), nb::arg("fabric"), nb::arg("options"),
+      "Messages over links that serve them in turn or share fairly, in nanoseconds: records with the fields of Traffic, "
+      "Fabric and SimulatorOptions (and `fair`), see simulator.h.");
 }

@@ -1,5 +1,6 @@
 """Types of the native core, planning and simulation: arrays in, arrays out."""
 
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -134,39 +135,7 @@ def match_chunks(
     seconds: float,
 ) -> tuple[int, int, NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]: ...
 def simulate_messages(
-    route: NDArray[np.int32],
-    bytes: NDArray[np.int64],  # noqa: A002
-    added: NDArray[np.int64],
-    wave: NDArray[np.int32],
-    job: NDArray[np.int32],
-    due: NDArray[np.float64],
-    send_gate: NDArray[np.int32],
-    receive_gate: NDArray[np.int32],
-    chained: NDArray[np.uint8],
-    after_start: NDArray[np.int64],
-    after: NDArray[np.int32],
-    rate: NDArray[np.float64],
-    latency: NDArray[np.float64],
-    burst: NDArray[np.float64],
-    route_start: NDArray[np.int64],
-    route_links: NDArray[np.int32],
-    overhead: NDArray[np.float64],
-    sender: NDArray[np.int32],
-    receiver: NDArray[np.int32],
-    num_gpus: int,
-    send_occupancy: NDArray[np.float64],
-    receive_occupancy: NDArray[np.float64],
-    group: NDArray[np.int32],
-    buffered: bool,
-    workers: int,
-    copy_rate: float,
-    fair: bool,
-    store_and_forward: bool,
-    send_engines: int,
-    receive_engines: int,
-    add_rate: float,
-    keep_hops: bool,
-    keep_rates: bool,
+    traffic: SimpleNamespace, fabric: SimpleNamespace, options: SimpleNamespace
 ) -> dict[str, Any]: ...
 def quickest_to(
     num_nodes: int,

@@ -8,6 +8,7 @@ from dataclasses import replace
 from fractions import Fraction
 from math import lcm
 from os import PathLike
+from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
@@ -103,41 +104,48 @@ def run(
     if busy and not model.workers:  # any number of workers: what they do is a latency at either end
         overhead_us = overhead_us + np.where(sender >= 0, model.send_us, 0.0)
         overhead_us = overhead_us + np.where(receiver >= 0, model.receive_us, 0.0)
-    found = _core.simulate_messages(
-        messages.route,
-        messages.num_bytes,
-        messages.added_bytes if model.reduce_gb_per_s is not None else messages.added_bytes[:0],
-        messages.wave,
-        messages.job,
-        messages.due_us * _NS_PER_US,
-        messages.send_gate,
-        messages.receive_gate,
-        messages.chained,
-        messages.after_start,
-        messages.after,
-        topology.capacity / topology.denominator,
-        topology.latency_us * _NS_PER_US,
-        np.pad(burst_us, (0, topology.num_links - len(burst_us) if model.burst_bytes else 0)) * _NS_PER_US,
-        routes.link_start,
-        routes.links,
-        overhead_us * _NS_PER_US,
-        sender,
-        receiver,
-        topology.num_ranks,
-        np.full(len(sender), model.send_us * _NS_PER_US),
-        np.full(len(sender), model.receive_us * _NS_PER_US),
-        _worker_groups(topology, model) if busy and model.workers else np.zeros(0, dtype=np.int32),
-        buffered=model.buffered,
-        workers=model.workers,
-        copy_rate=model.copying_gb_per_s(size_bytes) or 0.0,
-        fair=model.sharing is Sharing.FAIR,
+    added = messages.added_bytes
+    traffic = SimpleNamespace(
+        route=messages.route,
+        bytes=messages.num_bytes,
+        added=added if model.reduce_gb_per_s is not None else added[:0],
+        wave=messages.wave,
+        job=messages.job,
+        due=messages.due_us * _NS_PER_US,
+        send_gate=messages.send_gate,
+        receive_gate=messages.receive_gate,
+        chained=messages.chained,
+        after_start=messages.after_start,
+        after=messages.after,
+    )
+    fabric = SimpleNamespace(
+        rate=topology.capacity / topology.denominator,
+        latency=topology.latency_us * _NS_PER_US,
+        burst=np.pad(burst_us, (0, topology.num_links - len(burst_us) if model.burst_bytes else 0)) * _NS_PER_US,
+        route_start=routes.link_start,
+        route_links=routes.links,
+        overhead=overhead_us * _NS_PER_US,
+        sender=sender,
+        receiver=receiver,
+        num_gpus=topology.num_ranks,
+        send_occupancy=np.full(len(sender), model.send_us * _NS_PER_US),
+        receive_occupancy=np.full(len(sender), model.receive_us * _NS_PER_US),
+        group=_worker_groups(topology, model) if busy and model.workers else np.zeros(0, dtype=np.int32),
+    )
+    fair = model.sharing is Sharing.FAIR
+    options = SimpleNamespace(
+        fair=fair,
         store_and_forward=model.store_and_forward,
         send_engines=model.send_engines,
         receive_engines=model.receive_engines,
         add_rate=model.reduce_gb_per_s or 0.0,
+        buffered=model.buffered,
+        workers=model.workers,
+        copy_rate=model.copying_gb_per_s(size_bytes) or 0.0,
         keep_hops=keep_hops,
         keep_rates=keep_rates,
     )
+    found = _core.simulate_messages(traffic, fabric, options)
     if found["finished"] < messages.count:
         row = int(messages.first_row[np.flatnonzero(found["start"] < 0)[0]])
         raise InputError(
@@ -145,7 +153,6 @@ def run(
         )
     for column in ("start", "arrived", "done", "hop_begin", "hop_end", "link_busy", "rate_since"):
         found[column] /= _NS_PER_US
-    fair = model.sharing is Sharing.FAIR
     return Timeline(
         messages=messages,
         model=model,
