@@ -124,7 +124,7 @@ RUNS = {
     "train-estimate-plan": (f"train estimate {EXAMPLES}/iteration/mixture.toml --policy lina",),
     "train-profile": ("train import trace.json", "train import trace.json --what-if communication=0.5"),
     "train-traces": ("train import traces --topology dgx-a100",),
-    "train-search": (f"train search {MODEL} --gpus 16 --global-batch 32",),
+    "train-search": (f"train search {MODEL} --num-ranks 16 --global-batch 32",),
     "train-pipeline": (f"train pipeline {MODEL} --parallel pp=4,tp=2 --global-batch 8 -o order.csv",),
     "train-torch-profile": (
         f"train torch-profile {MODEL} --parallel dp=4,tp=2 --global-batch 8 -o times.json",

@@ -280,7 +280,17 @@ def test_what_cannot_be(run: Run, words: str, message: str) -> None:
 
 
 def test_the_search(run: Run) -> None:
-    words = ["train", "search", "gpt-7.5b", "--topology", "dgx-a100", "--gpus", "16", "--global-batch", "32"]
+    words = [
+        "train",
+        "search",
+        "gpt-7.5b",
+        "--topology",
+        "dgx-a100",
+        "--num-ranks",
+        "16",
+        "--global-batch",
+        "32",
+    ]
     shown = run(*words, "--top", "3").out.splitlines()
     assert shown[0].startswith("gpt-7.5b on 16 GPUs of 2 x dgx-a100")
     assert all(line.endswith("%") for line in shown[2:5])
@@ -290,7 +300,7 @@ def test_the_search(run: Run) -> None:
     found = run(*words, "--json").json
     assert found["fitting"] + found["too_large"] == found["tried"]
     assert len(found["layouts"]) == 10
-    assert "found 64: raise `--boxes`" in run(*words[:5], "--boxes", "2", "--gpus", "64").err
+    assert "found 64: raise `--boxes`" in run(*words[:5], "--boxes", "2", "--num-ranks", "64").err
 
 
 def test_a_simulated_order_and_its_trace(run: Run, tmp_path: Path) -> None:

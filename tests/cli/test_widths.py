@@ -76,7 +76,7 @@ PRINTING = {
     ),
     "train job": (f"train job {EXAMPLES}/iteration/mixture.toml",),
     "train models": ("train models",),
-    "train search": ("train search gpt-7.5b --topology dgx-a100 --gpus 16 --global-batch 32",),
+    "train search": ("train search gpt-7.5b --topology dgx-a100 --num-ranks 16 --global-batch 32",),
     "train compare": (f"train compare {EXAMPLES}/iteration/three-layers.json --policy ddp,pace,gpipe",),
     "train tune": (f"train tune {EXAMPLES}/iteration/three-layers.json --policy bytescheduler",),
     "train advise": (f"train advise {EXAMPLES}/iteration/three-layers.json",),

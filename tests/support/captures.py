@@ -32,7 +32,6 @@ def run(job, rank, folder, target):
         box=8,
         steps=2,
         device="H100",
-        backend=None,
         strict=job.get("strict", False),
         assume=job.get("values", {}),
         folder=str(folder),

@@ -121,7 +121,8 @@ def run(
     fabric = SimpleNamespace(
         rate=topology.capacity / topology.denominator,
         latency=topology.latency_us * _NS_PER_US,
-        burst=np.pad(burst_us, (0, topology.num_links - len(burst_us) if model.burst_bytes else 0)) * _NS_PER_US,
+        burst=np.pad(burst_us, (0, topology.num_links - len(burst_us) if model.burst_bytes else 0))
+        * _NS_PER_US,
         route_start=routes.link_start,
         route_links=routes.links,
         overhead=overhead_us * _NS_PER_US,

@@ -41,12 +41,9 @@ class CaptureCall(MachinesOptions, frozen=True):
         int | None, option("Number of ranks [default: the GPUs of the topology, or 1].", ge=1)
     ] = None
     rank: Annotated[int, option("The rank that is captured.", ge=0)] = 0
-    steps: Annotated[
-        int, option("Training steps that run; the last is recorded, and the script stopped.", ge=1)
+    step: Annotated[
+        int, option("The training step that is recorded; the script is stopped behind it.", ge=1)
     ] = 2
-    backend: Annotated[
-        str | None, option("Backend that the script is told about [default: the one it asks for].")
-    ] = None
     strict: Annotated[
         bool, option("Refuse every value of a GPU tensor that the script reads and `values` does not say.")
     ] = False
@@ -167,9 +164,8 @@ def captured_script(asked: CaptureCall, topology: Topology | None) -> CapturedSc
         asked.arguments,
         ranks=count,
         rank=asked.rank,
-        steps=asked.steps,
+        steps=asked.step,
         device=device or _DEVICE,
-        backend=asked.backend,
         strict=asked.strict,
         assume=asked.values,
         echo=asked.show,

@@ -83,7 +83,16 @@ class WhatIfCall(JobOptions, frozen=True, kw_only=True):
 class SearchOptions(JobOptions, frozen=True, kw_only=True):
     """A search of layouts."""
 
-    gpus: Annotated[int | None, option("Number of GPUs to use, in whole boxes [default: all].", ge=1)] = None
+    num_ranks: Annotated[
+        int | None,
+        option(
+            "Number of ranks, a GPU each, in whole boxes [default: all GPUs].",
+            "--num-ranks",
+            metavar="N",
+            ge=1,
+            was=["--gpus"],
+        ),
+    ] = None
     top: Annotated[int, option("How many to print.", ge=1)] = 10
     anchor: AnchorOption = None
 
@@ -221,7 +230,7 @@ def layouts_of(options: SearchOptions, loaded: Callable[..., Any] | None = None)
     record, folder = options.record()
     model, precision = model_of(record.model), record.run.precision or 1.0
     machines = machines_of(record.cluster, folder=folder, loaded=loaded, precision=precision)
-    count = options.gpus if options.gpus is not None else machines.gpus
+    count = options.num_ranks if options.num_ranks is not None else machines.gpus
     if count > machines.gpus == machines.cluster.device.box and record.cluster.boxes is None:
         record = with_values(record, {"cluster": {"boxes": -(-count // machines.cluster.device.box)}})
         machines = machines_of(record.cluster, folder=folder, loaded=loaded, precision=precision)

@@ -28,9 +28,8 @@ def capture(
     *,
     num_ranks: NumRanksOption = None,
     rank: Annotated[int, option("The rank that is captured.", metavar="R", ge=0)] = 0,
-    steps: Annotated[
-        int,
-        option("Training steps that run; the last is recorded, and the script stopped.", metavar="N", ge=1),
+    step: Annotated[
+        int, option("The training step that is recorded; the script is stopped behind it.", metavar="N", ge=1)
     ] = 2,
     device: Annotated[
         str | None,
@@ -40,22 +39,15 @@ def capture(
         str | None, option("Preset or topology file: times of a step there.", metavar="TOPOLOGY")
     ] = None,
     boxes: BoxesOption = None,
-    backend: Annotated[
-        str | None,
-        option("Backend that the script is told about [default: the one it asks for].", metavar="NAME"),
-    ] = None,
-    strict: Annotated[
-        bool, option("Refuse every value of a GPU tensor that the script reads and `--value` does not say.")
-    ] = False,
     values: Annotated[
         list[str] | None,
         option(
-            "Value that a line of the script reads: a number, true or false, or a list; may be repeated.",
+            "Value that a line of the script reads: a number, true or false, or a list; may be repeated; none: refuse "
+            "every value that is not given.",
             "--value",
-            metavar="FILE:LINE=VALUE",
+            metavar="FILE:LINE=VALUE|none",
         ),
     ] = None,
-    show: Annotated[bool, option("Show what the script prints, on standard error.")] = False,
     output: Annotated[
         Path | None,
         option(
@@ -95,14 +87,13 @@ def capture(
         arguments=arguments or (),
         num_ranks=num_ranks,
         rank=rank,
-        steps=steps,
+        step=step,
         device=device,
         topology=topology,
         boxes=boxes,
-        backend=backend,
-        strict=strict,
-        values=_values(values or ()),
-        show=show,
+        strict="none" in (values or ()),
+        values=_values([each for each in values or () if each != "none"]),
+        show=not as_json,
     )
     loaded = None if topology is None else load_topology(topology, boxes=boxes, rates=None, settings=None)
     try:

@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 
 @with_options(
-    "job topology boxes gpus global_batch top anchor device framework attention rates settings as_json"
+    "job topology boxes num_ranks global_batch top anchor device framework attention rates settings as_json"
 )
 def search(options: SearchOptions, *, as_json: JsonOption = False) -> None:
     """Try every parallel layout of a model on a cluster, and print those that fit into memory, the fastest first.
@@ -36,7 +36,7 @@ def search(options: SearchOptions, *, as_json: JsonOption = False) -> None:
     \b
     Examples:
       coppice train search gpt-175b --topology dgx-a100 --boxes 64 --global-batch 1536
-      coppice train search llama3-70b --topology dgx-h100 --gpus 64 --global-batch 256 --json
+      coppice train search llama3-70b --topology dgx-h100 --num-ranks 64 --global-batch 256 --json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.iteration.accuracy import APART
     from coppice.iteration.memory import MemoryFit

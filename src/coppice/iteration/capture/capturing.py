@@ -42,7 +42,6 @@ def capture_ranks(
     rank: int = 0,
     steps: int = 2,
     device: str = "H100",
-    backend: str | None = None,
     strict: bool = False,
     assume: Mapping[str, Any] | None = None,
     echo: bool = False,
@@ -59,7 +58,6 @@ def capture_ranks(
         rank: The rank that is captured.
         steps: Steps after which it is stopped; the last is recorded.
         device: GPU that it is told about.
-        backend: Backend that it is told about; None: the one that it asks for.
         strict: Refuse every value of a GPU tensor that is not assumed.
         assume: Values that lines read, by ``FILE:LINE``.
         echo: Show what the rank prints, on standard error.
@@ -90,7 +88,6 @@ def capture_ranks(
             box=DEVICES[name].box,
             steps=steps,
             device=name,
-            backend=backend,
             strict=strict,
             assume=dict(assume or {}),
             folder=folder,
@@ -115,6 +112,7 @@ class _Processes:
         self.request, self.folder, self.echo = request, folder, echo
         self.running: dict[int, subprocess.Popen[bytes]] = {}
         self.found: dict[int, CapturedRank] = {}
+        self.shown = 0  # Where the next output of the captured rank begins in its log
 
     def run(self) -> dict[int, CapturedRank]:
         """Run the rank, and then those of its pipeline."""
@@ -143,16 +141,25 @@ class _Processes:
             msgspec.json.encode(asked).decode(),
             str(self._answer(rank)),
         ]
-        log = (self.folder / f"log-{rank}").open("wb")
-        shown = None if self.echo and rank == self.request.rank else log
-        with log:
+        with self._log(rank).open("wb") as log:
             self.running[rank] = subprocess.Popen(
                 [sys.executable, *words],
                 stdin=subprocess.DEVNULL,
-                stdout=sys.stderr.fileno() if shown is None else log,
-                stderr=log if shown is not None else None,
+                stdout=log,
+                stderr=subprocess.STDOUT,
                 env={**os.environ, "CUDA_VISIBLE_DEVICES": "", "PYTHONWARNINGS": "ignore"},
             )
+
+    def _log(self, rank: int) -> Path:
+        return self.folder / f"log-{rank}"
+
+    def _show(self) -> None:
+        """Print what the rank that is captured has printed since the last time."""
+        if self.echo:
+            with self._log(self.request.rank).open(errors="replace") as log:
+                log.seek(self.shown)
+                sys.stderr.write(log.read())
+                self.shown = log.tell()
 
     def _answer(self, rank: int) -> Path:
         return self.folder / f"answer-{rank}.json"
@@ -173,13 +180,15 @@ class _Processes:
                         process.kill()
                     continue
                 del self.running[rank]
+                self._show()
                 self._read(rank, process.returncode)
+            self._show()
             time.sleep(0.02)
 
     def _read(self, rank: int, code: int) -> None:
         """Read the answer of a process that ended."""
         if not self._answer(rank).is_file():
-            log = (self.folder / f"log-{rank}").read_text(errors="replace")
+            log = self._log(rank).read_text(errors="replace")
             lines = [line for line in log.splitlines() if line.strip()]
             last = lines[-1] if lines else f"exit code {code}"
             raise InputError(

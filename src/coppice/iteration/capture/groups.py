@@ -78,9 +78,8 @@ class Mailbox:
 class AbsentGroups:
     """Process groups of a script, whose collectives do nothing."""
 
-    def __init__(self, mailbox: Mailbox, backend: str | None) -> None:
+    def __init__(self, mailbox: Mailbox) -> None:
         self.mailbox = mailbox
-        self.backend = backend  # What the script is told; None: what it asks for
         self.notes: dict[str, None] = {}
         self.meshes: dict[str, int] = {}  # Degrees by the names of device meshes
         self.mesh_groups: dict[tuple[int, ...], str] = {}  # Their names, by the ranks of this rank's groups
@@ -101,7 +100,7 @@ class AbsentGroups:
         told = self._told
 
         def init_process_group(backend: Any = None, *_: Any, **kwargs: Any) -> None:
-            wanted = self.backend or (str(backend) if backend else "nccl")
+            wanted = str(backend) if backend else "nccl"
             self._default = wanted.rsplit("cuda:", 1)[-1].split(",")[0]
             rank, world = kwargs.get("rank", -1), kwargs.get("world_size", -1)
             plain_init(

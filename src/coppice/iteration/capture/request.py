@@ -19,7 +19,6 @@ class CaptureRequest(msgspec.Struct, frozen=True, kw_only=True):
     box: int  # GPUs of a box, which are the local ranks
     steps: int  # Training steps after which it is stopped; the last one is recorded
     device: str  # GPU that the script is told about
-    backend: str | None  # Backend that the script is told about; None: the one it asks for
     strict: bool  # Refuse every value of a GPU tensor that is not assumed
     assume: dict[str, Any]  # Values that lines read, by `FILE:LINE`
     folder: str  # Where ranks send each other objects

@@ -64,7 +64,7 @@ class ScriptLine(NamedTuple):
     @property
     def text(self) -> str:
         """Its place, and what stands there."""
-        return f"{self.file}:{self.line} (`{linecache.getline(self.file, self.line).strip()}`)"
+        return f"{self.file}:{self.line} ({linecache.getline(self.file, self.line).strip()!r})"
 
 
 def outside(file: str) -> bool:

@@ -36,7 +36,7 @@ def answer(request: CaptureRequest) -> CaptureResult:
     memory = GpuMemory(mode)
     recorder = ScriptRecorder(mode, request.rank, request.steps)
     read = values.StandIns(mode, _assumed(request), strict=request.strict)
-    groups = AbsentGroups(Mailbox(Path(request.folder), request.rank), request.backend)
+    groups = AbsentGroups(Mailbox(Path(request.folder), request.rank))
     around = surroundings.Surroundings(mode, request.rank, request.ranks)
     answers.install(
         request.device,
@@ -158,7 +158,7 @@ def _run(request: CaptureRequest) -> CaptureResult | None:
             return None
         return CaptureResult(
             error=f"expected {request.script} to run its steps, found that it exits with {error.code!r}: its output "
-            "says why (`show=True`).",
+            "has the reason.",
         )
     except KeyboardInterrupt:
         raise
