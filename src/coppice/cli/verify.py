@@ -12,12 +12,12 @@ from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.files import file_name
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption
-from coppice.schedule.steady import SteadyRates
 from coppice.text import bandwidth_text, percent_text, plural, short_size, time_text
 
 if TYPE_CHECKING:
     from coppice.outputs.shapes.planning import VerificationJson
     from coppice.schedule.plan import Plan
+    from coppice.schedule.steady import SteadyRates
     from coppice.schedule.verification.report import Report
 
 PlanArgument = Annotated[str, argument("Plan file; - is standard input.", metavar="PLAN")]
@@ -157,6 +157,8 @@ def _text(value: Fraction | None) -> str | None:
 
 def _steady(plan: Plan, report: Report) -> SteadyRates:
     """The rate in messages of unbounded size, of what is right."""
+    from coppice.schedule.steady import SteadyRates
+
     if plan.forest is not None or not report.ok:  # links of trees are never idle
         return SteadyRates(plan=plan, inv_rate=plan.inv_rate if report.ok else None)
     from coppice.simulation.simulated import steady_rates

@@ -191,7 +191,7 @@ def _crashed(error: BaseException, request: CaptureRequest) -> CaptureResult:
     )
     if unknown is not None and lines:
         return CaptureResult(
-            error=f"expected a script that needs no values of GPU tensors, found `{lines[-1].line}` at {where}, whose "
+            error=f"expected a script that needs no values of GPU tensors, found {lines[-1].line!r} at {where}, whose "
             f"result depends on them ({unknown.func}): give it by the line, as `value` "
             f"{Path(lines[-1].filename).name}:{lines[-1].lineno}=VALUE, or leave it out."
         )
