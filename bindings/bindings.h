@@ -71,7 +71,7 @@ class Settings {
 };
 
 /// The columns of a record of Python, by name; views of them hold while this lives.
-class Columns : public Settings {
+class ColumnRecord : public Settings {
  public:
   using Settings::Settings;
   template <class T>

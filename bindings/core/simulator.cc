@@ -26,7 +26,7 @@ static nb::dict to_dict(Simulation found) {
 }
 
 /// What messages are: a record with the columns of Traffic.
-static Traffic traffic_of(Columns& from) {
+static Traffic traffic_of(ColumnRecord& from) {
   Traffic traffic;
   from.fill("route", traffic.route);
   from.fill("bytes", traffic.bytes);
@@ -43,7 +43,7 @@ static Traffic traffic_of(Columns& from) {
 }
 
 /// What they cross: a record with the columns of Fabric.
-static Fabric fabric_of(Columns& from) {
+static Fabric fabric_of(ColumnRecord& from) {
   Fabric fabric;
   from.fill("rate", fabric.rate);
   from.fill("latency", fabric.latency);
@@ -78,7 +78,7 @@ void init_simulator(nb::module_& m) {
   m.def(
       "simulate_messages",
       [](nb::object messages, nb::object network, nb::object settings) {
-        Columns traffic_columns(messages), fabric_columns(network);
+        ColumnRecord traffic_columns(messages), fabric_columns(network);
         const Traffic traffic = traffic_of(traffic_columns);
         const Fabric fabric = fabric_of(fabric_columns);
         const SimulatorOptions options = options_of(Settings(settings));
