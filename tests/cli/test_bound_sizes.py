@@ -54,6 +54,9 @@ def test_a_changed_certificate_is_refused(run: Run, tmp_path: Path) -> None:
     refused = run("verify", path)
     assert refused.code == 1
     assert "the certificate is of" in refused.out + refused.err
+    far = {**row, "cut": {**row["cut"], "offset": [2**70, *row["cut"]["offset"][1:]]}}
+    path.write_text(json.dumps({**written, "sizes": [far]}))
+    assert "$.sizes[0].cut.offset[0]" in run("verify", path).err
     row["cut"]["offset"] = row["cut"]["offset"][1:]
     path.write_text(json.dumps({**written, "sizes": [row]}))
     assert "expected labels of 36 nodes" in run("verify", path).err

@@ -14,13 +14,14 @@ from coppice.bounds.problem import Problem, problem_of
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative, Preferred, preferred
-from coppice.planners.choice import PlannerOutput, from_catalogue, optimal_planner
+from coppice.planners.choice import from_catalogue, optimal_planner
 from coppice.planners.planning import PlannedResult, plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.least_time import LeastTime, LeastTimes
 from coppice.simulation.models import Model, model_of
+from coppice.simulation.simulated import without_bursts
 from coppice.simulation.simulator import fastest
 from coppice.text import sizes_of
 
@@ -92,8 +93,13 @@ def plan_for(
     least = {size: times.at(size) for size in wanted}
     found: list[Preferred] = []
 
+    known: dict[tuple[int, int], float] = {}
+
     def time_us(body: Forest | Schedule, size_bytes: int) -> float:
-        return fastest(body, size_bytes, model=assumed, keep_hops=False).time_us
+        key = id(body), size_bytes  # bodies live as long as this call
+        if key not in known:
+            known[key] = fastest(body, size_bytes, model=assumed, keep_hops=False).time_us
+        return known[key]
 
     def choose(variants: Iterator[Alternative]) -> Alternative:
         made = list(variants)
@@ -142,7 +148,7 @@ def _of_the_catalogue(
         if isinstance(body, Schedule):
             budget -= body.num_transfers
         for size in known:
-            if known[size] <= limits[size] or _busy_us(body, size) >= known[size]:
+            if known[size] <= limits[size] or _busy_us(body, size, model) >= known[size]:
                 continue
             parameters, time_us = fastest_value(bodies, size, model)
             if time_us < known[size] * (1 - 1e-9):
@@ -155,12 +161,12 @@ def _alternative(problem: Problem, variant: AlgorithmVariant, parameters: Mappin
     words = ", ".join(f"{name}={value}" for name, value in parameters.items())
     return Alternative(
         name=f"{variant.algorithm} ({words})" if words else variant.algorithm,
-        made=PlannerOutput(body=made.body, parameters=made.parameters),
+        made=made,
         planner=variant.algorithm,
     )
 
 
-def _busy_us(body: Forest | Schedule, size_bytes: int) -> float:
+def _busy_us(body: Forest | Schedule, size_bytes: int, model: Model) -> float:
     """Time for which the busiest link carries the data of a message."""
     messages = messages_of(body, size_bytes)
     topology, routes = messages.topology, messages.routes
@@ -168,4 +174,5 @@ def _busy_us(body: Forest | Schedule, size_bytes: int) -> float:
     load = np.bincount(
         routes.links, weights=np.repeat(by_route, routes.num_links), minlength=topology.num_links
     )
-    return float((load * topology.denominator / topology.capacity).max(initial=0.0)) / 1000
+    busy = float((load * topology.denominator / topology.capacity).max(initial=0.0)) / 1000
+    return without_bursts(busy, model, topology)

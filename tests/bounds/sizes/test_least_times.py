@@ -240,3 +240,18 @@ def test_a_message_to_another_box_crosses_once() -> None:
     links += [Link(src=f"s{i}", dst=f"s{i + 1}", gb_per_s=Fraction(1)) for i in range(2)]
     chain = Topology.of("chain of boxes", [*gpus, *inner], links)
     assert TimeBounds(Problem(chain, "all_gather"), costs).least(0).time_us <= 6
+
+
+def test_fewer_sinks_prove_no_more(monkeypatch: pytest.MonkeyPatch) -> None:
+    from coppice.bounds.sizes import least
+
+    for seed in range(12):
+        rng = random.Random(f"few {seed}")
+        collective = rng.choice([Collective.ALL_GATHER, Collective.ALL_TO_ALL, Collective.BROADCAST])
+        problem = problem_on(rng, drawn(rng, most=7), collective)
+        whole = TimeBounds(problem, MessageCosts(message_us=0.5)).least(5000)
+        with monkeypatch.context() as few:
+            few.setattr(least, "MOST_SINKS", 1)
+            found = TimeBounds(problem, MessageCosts(message_us=0.5)).least(5000)
+        check_time_bound(found)
+        assert found.time_us <= whole.time_us

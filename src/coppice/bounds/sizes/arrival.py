@@ -15,7 +15,7 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.bounds.sizes.classes import ClassNetwork, class_network, refine
-from coppice.bounds.sizes.timed import TimedNetwork
+from coppice.bounds.sizes.timed import TimedNetwork, nearest
 
 MOST_OFFSETS = 96
 """Times at either end that a label may have; with more the bound is true, but may lie below the least time."""
@@ -35,10 +35,10 @@ class MovingCut:
     time_ns: Fraction  # That the cut proves, from the first byte that leaves
     offset: NDArray[np.int64]
     from_end: NDArray[np.bool_]
-    needed: Fraction  # Bytes that must cross
-    rate: Fraction  # Bytes per nanosecond of the links that are open longer with more time
-    units: int = 1  # Of time in a nanosecond
-    complete: bool = True  # No cut proves more for this sink
+    units: int  # Of time in a nanosecond
+    # For words about it: bytes that must cross, and bytes per nanosecond of the links that more time opens longer
+    needed: Fraction = Fraction(0)
+    rate: Fraction = Fraction(0)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -50,8 +50,7 @@ class Sink:
     share: Mapping[int, int]  # Parts of the message that each other node holds for it
     classes: ClassNetwork
     class_share: NDArray[np.float64]  # The same of whole classes
-    farthest: int  # Node of those from which the way is longest
-    distance: int  # Units of that way
+    distance: int  # Units of the longest way from one of these
     ways: Mapping[int, int]  # Units from each class to the sink; the others do not lead there
 
     @property
@@ -74,17 +73,15 @@ class Sink:
         held[node] = 0
         class_share: NDArray[np.float64] = np.zeros(classes.num_classes)
         np.add.at(class_share, classes.node_class, held)
-        ways = _ways(classes, int(classes.node_class[node]))
-        sources = [int(each) for each in np.flatnonzero(held)]
-        farthest = max(sources, key=lambda each: ways[int(classes.node_class[each])])
+        ways = nearest(classes.head, classes.tail, classes.latency, [int(classes.node_class[node])])
+        sources = np.flatnonzero(held).tolist()
         return cls(
             network=network,
             node=node,
             share={each: int(held[each]) for each in sources},
             classes=classes,
             class_share=class_share,
-            farthest=farthest,
-            distance=ways[int(classes.node_class[farthest])],
+            distance=max(ways[int(classes.node_class[each])] for each in sources),
             ways=ways,
         )
 
@@ -98,7 +95,7 @@ class Sink:
         waiting = Fraction(self.distance, network.units)
         least = max(at_least_ns, waiting)
         scale = float(network.scale) / network.units
-        _, since, offset, from_end, complete, _ = _core.quickest_to(
+        _, since, offset, from_end, *_ = _core.quickest_to(
             classes.num_classes,
             classes.tail,
             classes.head,
@@ -110,15 +107,13 @@ class Sink:
             MOST_OFFSETS,
         )
         if not len(offset):
-            return self._waiting(part_bytes, complete=complete) if waiting > at_least_ns else None
-        found = self._counted(
-            offset, from_end.astype(np.bool_), part_bytes, Fraction(since), complete=complete
-        )
+            return self._waiting(part_bytes) if waiting > at_least_ns else None
+        found = self._counted(offset, from_end.astype(np.bool_), part_bytes, Fraction(since))
         if found is not None and found.time_ns > least:
             return found
-        return self._waiting(part_bytes, complete=complete) if waiting > at_least_ns else None
+        return self._waiting(part_bytes) if waiting > at_least_ns else None
 
-    def _waiting(self, part_bytes: Fraction, *, complete: bool) -> MovingCut:
+    def _waiting(self, part_bytes: Fraction) -> MovingCut:
         """The cut that moves with the last byte of the farthest source: no link is ever open."""
         ways = np.array(
             [
@@ -132,9 +127,7 @@ class Sink:
             from_end=np.ones(self.network.num_nodes, dtype=np.bool_),
             needed=part_bytes
             * sum(p for v, p in self.share.items() if ways[self.classes.node_class[v]] == self.distance),
-            rate=Fraction(0),
             units=self.network.units,
-            complete=complete,
         )
 
     def _counted(
@@ -143,16 +136,14 @@ class Sink:
         from_end: NDArray[np.bool_],
         part_bytes: Fraction,
         since: Fraction,
-        *,
-        complete: bool,
     ) -> MovingCut | None:
         """The last time at which the links are just open long enough, in fractions."""
         classes, network = self.classes, self.network
-        late, early = from_end[classes.head], from_end[classes.tail]
+        head_moves, tail_moves = from_end[classes.head], from_end[classes.tail]
         p, q = offset[classes.tail], offset[classes.head]
-        grows = late & ~early
-        stands = late == early
-        width = np.where(late, p - q, q - p) - classes.latency
+        grows = head_moves & ~tail_moves
+        stands = head_moves == tail_moves
+        width = np.where(head_moves, p - q, q - p) - classes.latency
         held = self.class_share * (~from_end & (offset == 0))
         needed = part_bytes * int(held.sum())
         left = needed * network.units / network.scale
@@ -164,9 +155,10 @@ class Sink:
         )
         shrinking = [
             (int(p[e] + q[e] - classes.latency[e]), classes.capacity[e], self._burst(e))
-            for e in np.flatnonzero(early & ~late).tolist()
+            for e in np.flatnonzero(tail_moves & ~head_moves).tolist()
         ]
-        # Links from late to early labels are open the less the more time there is: they count as at an earlier time.
+        # Links from labels that move to those that stand are open the less the more time there is: they count as at an
+        # earlier time.
         proved, rate = since, 0
         for _ in range(MOST_ROUNDS):
             room = sum((width - proved) * each + burst for width, each, burst in shrinking if width > proved)
@@ -183,7 +175,6 @@ class Sink:
             needed=needed,
             rate=rate * network.scale,
             units=self.network.units,
-            complete=complete,
         )
 
     def _burst(self, e: int) -> Fraction:
@@ -201,25 +192,3 @@ def _root(left: Fraction, opening: list[tuple[int, int, Fraction]]) -> tuple[Fra
         if place + 1 == len(opening) or root <= opening[place + 1][0]:
             break
     return root, rate
-
-
-def _ways(classes: ClassNetwork, sink: int) -> dict[int, int]:
-    """Units of the shortest way from each class to the sink (Dijkstra)."""
-    from heapq import heappop, heappush
-
-    into: dict[int, list[tuple[int, int]]] = {}
-    for a, b, latency in zip(
-        classes.tail.tolist(), classes.head.tolist(), classes.latency.tolist(), strict=True
-    ):
-        into.setdefault(b, []).append((a, latency))
-    found: dict[int, int] = {}
-    heap = [(0, sink)]
-    while heap:
-        so_far, node = heappop(heap)
-        if node in found:
-            continue
-        found[node] = so_far
-        for before, latency in into.get(node, ()):
-            if before not in found:
-                heappush(heap, (so_far + latency, before))
-    return found

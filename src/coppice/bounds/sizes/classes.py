@@ -27,17 +27,12 @@ class ClassNetwork:
     """The network of classes: links between two of them add up, those within one lead nowhere."""
 
     node_class: NDArray[np.int64]  # Class of each node
-    size: NDArray[np.int64]  # Nodes of each class
+    num_classes: int
     tail: NDArray[np.int32]  # Of each link between classes
     head: NDArray[np.int32]
     capacity: list[int]  # Sum of the capacities of its links, in units of the network's scale
     links: NDArray[np.int64]  # Number of its links
     latency: NDArray[np.int64]  # Units; links of different latency between two classes stay apart
-
-    @property
-    def num_classes(self) -> int:
-        """Number of classes."""
-        return len(self.size)
 
 
 def refine(network: TimedNetwork, colour: NDArray[np.int64]) -> NDArray[np.int64]:
@@ -76,7 +71,7 @@ def class_network(network: TimedNetwork, node_class: NDArray[np.int64]) -> Class
         capacity[place] += added
     return ClassNetwork(
         node_class=node_class,
-        size=np.bincount(node_class),
+        num_classes=int(node_class.max(initial=-1)) + 1,
         tail=ends[0].astype(np.int32),
         head=ends[1].astype(np.int32),
         capacity=capacity,

@@ -22,12 +22,15 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound, CutFamily, LinkLengths
 from coppice.bounds.sizes.arrival import MovingCut, Sink
 from coppice.bounds.sizes.classes import refine
-from coppice.bounds.sizes.priced import PricedLinks, nearest, priced_links
-from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork
+from coppice.bounds.sizes.priced import PricedLinks, priced_links
+from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork, nearest
 from coppice.collectives import Collective
 
 MOST_PAIRS = 64
 """Pairs of ranks of an all-reduce that are looked at."""
+
+MOST_SINKS = 64
+"""Ranks that are looked at, where no two are alike: those whose links are narrowest for what they need."""
 
 TURNED = (Collective.REDUCE_SCATTER, Collective.REDUCE, Collective.SCATTER)
 """Collectives that are bounded with every link turned round: what one rank gives the others."""
@@ -146,16 +149,18 @@ class TimeBounds:
                 for sink in self._one_of_each(nodes, {}, turned=turned):
                     yield turned, sink, dict.fromkeys(nodes, 1)
             else:
-                columns = demands if turned else tuple(zip(*demands, strict=True))
-                for sink, column in zip(nodes, columns, strict=True):
-                    yield turned, sink, dict(zip(nodes, column, strict=True))
+                columns = dict(zip(nodes, demands if turned else zip(*demands, strict=True), strict=True))
+                needed = {sink: sum(column) for sink, column in columns.items()}
+                for sink in self._narrowest(nodes, needed, turned=turned):
+                    yield turned, sink, dict(zip(nodes, columns[sink], strict=True))
 
     def _pairs(self, nodes: list[int]) -> Iterator[tuple[bool, int, Mapping[int, int]]]:
         """Pairs of ranks, of which the second depends on all bytes of the first: the farthest for each class."""
         empty = self.problem.collective is Collective.BARRIER
         found: list[tuple[int, int, int]] = []
         for sink in self._one_of_each(nodes, {}, turned=False):
-            ways = nearest(self._turned, [sink])
+            turned = self._turned
+            ways = nearest(turned.tail, turned.head, turned.latency, [sink])
             colour = np.zeros(self._network.num_nodes, dtype=np.int64)
             colour[sink] = 1
             classes = refine(self._network, colour)
@@ -172,7 +177,17 @@ class TimeBounds:
             colour[node] = weights.get(node, 0)
         classes = refine(self._turned if turned else self._network, colour)
         _, first = np.unique(classes[nodes], return_index=True)
-        return [nodes[i] for i in sorted(first.tolist())]
+        apart = [nodes[i] for i in sorted(first.tolist())]
+        return self._narrowest(apart, dict.fromkeys(apart, 1), turned=turned)
+
+    def _narrowest(self, nodes: list[int], needed: Mapping[int, int], *, turned: bool) -> list[int]:
+        """Of more ranks than can be looked at those that would wait longest for their own links."""
+        if len(nodes) <= MOST_SINKS:
+            return nodes
+        network = self._turned if turned else self._network
+        room = np.bincount(network.head, weights=network.capacity, minlength=network.num_nodes)
+        chosen = sorted(nodes, key=lambda node: -needed[node] / max(float(room[node]), 1.0))[:MOST_SINKS]
+        return sorted(chosen)
 
 
 def crossing(problem: Problem, found: Bound) -> LinkLengths:

@@ -16,14 +16,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fractions import Fraction
-from heapq import heapify, heappop, heappush
 from math import lcm
 
 import numpy as np
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import CutFamily, LinkLengths, NodePotential, WeightedCut
-from coppice.bounds.sizes.timed import TimedNetwork
+from coppice.bounds.sizes.timed import TimedNetwork, nearest
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -67,7 +66,8 @@ def priced_links(problem: Problem, network: TimedNetwork, witness: CutFamily | L
         price, work = _family_prices(problem, witness)
     more = len(network.tail) - len(price)
     ranks = problem.topology.rank_nodes.tolist()
-    into, out = nearest(network, ranks), nearest(network.reversed(), ranks)
+    into = nearest(network.tail, network.head, network.latency, ranks)
+    out = nearest(network.head, network.tail, network.latency, ranks)
     begin = [
         into.get(a, 0) + latency + out.get(b, 0)
         for a, b, latency in zip(
@@ -77,27 +77,6 @@ def priced_links(problem: Problem, network: TimedNetwork, witness: CutFamily | L
     return PricedLinks(
         network=network, witness=witness, work=work, price=(*price, *[0] * more), begin=tuple(begin)
     )
-
-
-def nearest(network: TimedNetwork, nodes: list[int]) -> dict[int, int]:
-    """Units from the nearest of some nodes to each that can be reached (Dijkstra)."""
-    out: dict[int, list[tuple[int, int]]] = {}
-    for a, b, latency in zip(
-        network.tail.tolist(), network.head.tolist(), network.latency.tolist(), strict=True
-    ):
-        out.setdefault(a, []).append((b, latency))
-    found: dict[int, int] = {}
-    heap = [(0, node) for node in nodes]
-    heapify(heap)
-    while heap:
-        so_far, node = heappop(heap)
-        if node in found:
-            continue
-        found[node] = so_far
-        for after, latency in out.get(node, ()):
-            if after not in found:
-                heappush(heap, (so_far + latency, after))
-    return found
 
 
 def _family_prices(problem: Problem, family: CutFamily) -> tuple[list[int], Fraction]:

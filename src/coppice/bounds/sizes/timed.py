@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
+from heapq import heapify, heappop, heappush
 from math import floor, lcm
 
 import numpy as np
@@ -99,9 +101,26 @@ class TimedNetwork:
         """The network in which every link leads the other way."""
         return replace(self, tail=self.head, head=self.tail)
 
-    def rate(self, link: int) -> Fraction:
-        """Bytes of data per nanosecond of a link."""
-        return int(self.capacity[link]) * self.scale
+
+def nearest(
+    tail: NDArray[np.int32], head: NDArray[np.int32], latency: NDArray[np.int64], starts: Sequence[int]
+) -> dict[int, int]:
+    """Units from the nearest of some nodes to each that can be reached (Dijkstra)."""
+    out: dict[int, list[tuple[int, int]]] = {}
+    for a, b, units in zip(tail.tolist(), head.tolist(), latency.tolist(), strict=True):
+        out.setdefault(a, []).append((b, units))
+    found: dict[int, int] = {}
+    heap = [(0, node) for node in starts]
+    heapify(heap)
+    while heap:
+        so_far, node = heappop(heap)
+        if node in found:
+            continue
+        found[node] = so_far
+        for after, units in out.get(node, ()):
+            if after not in found:
+                heappush(heap, (so_far + units, after))
+    return found
 
 
 def _exact_ns(microseconds: float) -> Fraction:

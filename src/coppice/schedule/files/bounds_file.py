@@ -21,7 +21,7 @@ from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import write_atomically
-from coppice.schedule.files.columns import decode_json, read_fraction
+from coppice.schedule.files.columns import Count, Id, decode_json, read_fraction
 from coppice.schedule.files.proof_columns import ProofRow, proof_row, read_proof
 from coppice.topology.readers.document import topology_document, topology_from_document
 from coppice.topology.readers.json_yaml import parse_json
@@ -34,14 +34,12 @@ VERSION = 1
 class _CutRow(msgspec.Struct, forbid_unknown_fields=True):
     """A moving cut: label ``offset``, or the time less it where ``from_end``, of each node, in units."""
 
-    sink: int
+    sink: Id
     turned: bool
     time_ns: str
-    units: int
-    offset: list[int]
+    units: Count
+    offset: list[Count]
     from_end: list[bool]
-    needed: str
-    rate: str
 
 
 class _CostsRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -123,8 +121,6 @@ def _row(bound: TimeBound) -> dict[str, Any]:
             "units": bound.cut.units,
             "offset": bound.cut.offset.tolist(),
             "from_end": bound.cut.from_end.tolist(),
-            "needed": str(bound.cut.needed),
-            "rate": str(bound.cut.rate),
         }
     elif bound.priced is not None:
         row["proof"] = proof_row(bound.problem.topology, bound.priced.witness)
@@ -209,8 +205,6 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         time_ns=read_fraction(row.cut.time_ns, f"{where}.cut.time_ns"),
         offset=np.array(row.cut.offset, dtype=np.int64),
         from_end=np.array(row.cut.from_end, dtype=np.bool_),
-        needed=read_fraction(row.cut.needed, f"{where}.cut.needed"),
-        rate=read_fraction(row.cut.rate, f"{where}.cut.rate"),
         units=row.cut.units,
     )
     return TimeBound(**{**vars(found), "cut": cut, "turned": row.cut.turned, "sink": row.cut.sink})
