@@ -65,6 +65,16 @@ def later() -> _Later:
     return _Later()
 
 
+def handled() -> None:
+    """Let the program end with its own exit code after a KeyboardInterrupt that was handled.
+
+    CPython remembers one that left code given as text to ``exec`` or ``eval``, as the standard library makes
+    dataclasses and named tuples, and `python -m` then kills the process at its end. Any other code given as text makes
+    it forget.
+    """
+    exec("")
+
+
 def _handle(handler: object) -> bool:
     """Take a handler, where this is the main thread, which alone can."""
     try:

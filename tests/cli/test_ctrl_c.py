@@ -93,6 +93,17 @@ def test_any_time_will_do(after: float) -> None:
     check(os.waitstatus_to_exitcode(status), re.sub(r"\x1b\[[0-9;?]*[A-Za-z]", "\n", shown))
 
 
+def test_ctrl_c_in_code_given_as_text(tmp_path: Path) -> None:
+    """CPython remembers it there, and would kill the process at its end: imports make dataclasses of text."""
+    file = tmp_path / "endless.py"
+    file.write_text('exec("raise KeyboardInterrupt")\n')
+    done = subprocess.run(
+        [sys.executable, "-m", "coppice", "compile", str(file)], capture_output=True, text=True, check=False
+    )
+    assert "endless.py:1: interrupted here" in done.stderr
+    assert done.returncode == 130
+
+
 def test_processes_are_deaf_to_ctrl_c_until_they_can_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """And hear it once they work: it is blocked while they are started, and let through by what they do first."""
     start, masks = SpawnProcess._Popen, []

@@ -21,7 +21,7 @@ from typer.exceptions import TyperException
 from coppice.cli.options.usage import read_former_flags, read_plainly, usage_words
 from coppice.cli.terminal import broken, interrupted_words, keeps, terminal_width, use_terminal_characters
 from coppice.errors import CheckError, CoppiceError
-from coppice.interrupts import loading, running
+from coppice.interrupts import handled, loading, running
 from coppice.version import __version__
 
 __all__ = ["COMMANDS", "Commands", "app", "command_named", "main", "with_flags"]
@@ -320,4 +320,7 @@ def coppice_command(
 def main() -> None:
     """Run the command line."""
     use_terminal_characters()
-    app(prog_name="coppice")
+    try:
+        app(prog_name="coppice")
+    finally:
+        handled()
