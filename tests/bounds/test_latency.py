@@ -18,7 +18,7 @@ from coppice.simulation.models import Model
 from coppice.topology import resolve
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.strategies import CONNECTED_FAMILIES, disconnected, seeded
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 
 def with_latencies(topology: Topology, seed: int) -> Topology:

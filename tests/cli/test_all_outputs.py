@@ -47,7 +47,7 @@ RUNS = {
         *(f"bound dgx-h100 -c {name}" for name in ("all_reduce", "all_to_all", "broadcast", "barrier")),
         "bound mi250 -c all_gather --trees 4",
         "bound mi250 -c all_gather --size 1K,1M",
-        "bound dgx-a100 -c all_to_all --size 0,1G --model ideal",
+        "bound dgx-a100 -c all_to_all --size 0,1G --model alpha-beta",
     ),
     "bound-groups": (
         "bound dgx-a100 --boxes 2 --groups tp=8,dp=2",
@@ -83,7 +83,10 @@ RUNS = {
     "verify-bounds": ("verify bounds.json",),
     "verify-put-signal": ("verify given.psp.json",),
     "explain": ("explain plan.json", "explain rings.json"),
-    "simulate": ("simulate plan.json --size 1M", "simulate rings.json --size 1M --seeds 3 --model ideal"),
+    "simulate": (
+        "simulate plan.json --size 1M",
+        "simulate rings.json --size 1M --seeds 3 --model alpha-beta",
+    ),
     "simulate-sizes": ("simulate plan.json --size 1K:1M:32",),
     "simulate-jobs": ("simulate --together jobs.json",),
     "compare": (
@@ -94,7 +97,7 @@ RUNS = {
     "compare-several": ("compare dgx-a100 --sizes 1M --rates nominal,measured --algorithm ring -j 1",),
     "compare-gain": ("compare dgx-a100 --boxes 1,2 --gain --sizes 1M -c all_gather -j 1",),
     "model-list": ("model list",),
-    "model": ("model show nccl-2.30", "model show ideal"),
+    "model": ("model show nccl-2.30", "model show alpha-beta"),
     "model-fit": ("model fit bench.jsonl ring --set gpus=4 -c all_gather --model mpi-tcp",),
     "select": (
         "select dgx-a100 --boxes 2 -l nccl -c all_reduce --size 1M --why",

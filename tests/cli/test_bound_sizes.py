@@ -24,10 +24,10 @@ def test_rows_have_the_least_time_its_model_and_its_witness(run: Run) -> None:
 
 
 def test_long_messages_have_the_rate_of_the_bound(run: Run) -> None:
-    found = run(*ARGUMENTS, "--size", "1T", "--model", "ideal", "--json").json
+    found = run(*ARGUMENTS, "--size", "1T", "--model", "alpha-beta", "--json").json
     (row,) = found["sizes"]
     assert 2**40 / row["least_seconds"] / 1e9 == pytest.approx(found["optimum_algbw_gb_per_s"], rel=1e-6)
-    assert row["model"] == "ideal"
+    assert row["model"] == "alpha-beta"
 
 
 @pytest.mark.parametrize(
@@ -45,7 +45,7 @@ def test_certificates_are_checked_from_a_file(run: Run, tmp_path: Path, collecti
 
 def test_a_changed_certificate_is_refused(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "bounds.json"
-    run(*ARGUMENTS, "--size", "1M", "--model", "ideal", "-o", path)
+    run(*ARGUMENTS, "--size", "1M", "--model", "alpha-beta", "-o", path)
     written = json.loads(path.read_text())
     row = written["sizes"][0]
     row["time_us"] = row["time_us"].replace("/", "1/") if "/" in row["time_us"] else row["time_us"] + "1"
@@ -65,7 +65,7 @@ def test_a_changed_certificate_is_refused(run: Run, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("more", "answer"),
     [
-        (("--model", "ideal"), "found one alone"),
+        (("--model", "alpha-beta"), "found one alone"),
         (("-o", "x.json"), "found one alone"),
         (("--size", "1M", "--in-network"), "found both"),
         (("--size", "1M", "--groups", "tp=8,dp=2"), "found --size with them"),

@@ -108,11 +108,11 @@ def test_collectives_that_do_not_exist_or_suit_are_refused(run: Run) -> None:
 def test_collectives_take_a_model_of_time(run: Run) -> None:
     found = {
         name: run(*ESTIMATE, "--collectives", "ring", "--model", name, "--json").json
-        for name in ("nccl-2.30", "ideal")
+        for name in ("nccl-2.30", "alpha-beta")
     }
-    assert found["ideal"]["iteration_seconds"] < found["nccl-2.30"]["iteration_seconds"]
-    assert found["ideal"]["model"] == "ideal"
+    assert found["alpha-beta"]["iteration_seconds"] < found["nccl-2.30"]["iteration_seconds"]
+    assert found["alpha-beta"]["model"] == "alpha-beta"
     assert run(*ESTIMATE, "--collectives", "ring", "--json").json == found["nccl-2.30"]
-    failed = run(*ESTIMATE, "--model", "ideal")
+    failed = run(*ESTIMATE, "--model", "alpha-beta")
     assert failed.code == 2
     assert "expected simulated collectives beside a model of time, found calibrated ones" in failed.err

@@ -11,10 +11,10 @@ import pytest
 from cli.conftest import Run
 from coppice.collectives import Collective
 from coppice.fitting.time_model import bodies_of, predicted_us
-from coppice.simulation import DEFAULT_MODEL, IDEAL, Model, model_of, named_models
+from coppice.simulation import ALPHA_BETA, DEFAULT_MODEL, Model, model_of, named_models
 from coppice.topology import preset
 
-TRUE = replace(IDEAL, overhead_us=6.0, efficiency=0.7)
+TRUE = replace(ALPHA_BETA, overhead_us=6.0, efficiency=0.7)
 SIZES = [2**10, 2**16, 2**20, 2**24]
 
 
@@ -24,7 +24,7 @@ def test_models_are_listed_and_shown(run: Run) -> None:
     shown = run("model", "show", "nccl-2.30").out
     assert shown.splitlines()[0] == DEFAULT_MODEL.text
     assert "from: workers" in shown
-    assert run("model", "show", "ideal", "--json").json["overhead_us"] == 1.0
+    assert run("model", "show", "alpha-beta", "--json").json["overhead_us"] == 1.0
     assert run("model", "show", "fast").code == 2
 
 
@@ -53,7 +53,7 @@ def bench_lines() -> str:
 def test_a_fit_finds_the_model_that_made_the_times(run: Run, tmp_path: Path) -> None:
     times, made = tmp_path / "bench.json", tmp_path / "mine.json"
     times.write_text(bench_lines())
-    words = ("model", "fit", times, "star", "--set", "gpus=4", "-c", "all_gather", "--model", "ideal")
+    words = ("model", "fit", times, "star", "--set", "gpus=4", "-c", "all_gather", "--model", "alpha-beta")
     done = run(*words, "--name", "mine", "-o", made)
     assert done.code == 0, done.err
     assert "fitted to   8 times of ring, bruck" in done.out
@@ -78,7 +78,7 @@ def test_pieces_that_ran_are_simulated(run: Run, tmp_path: Path) -> None:
         lines.append(json.dumps({**row, "time_us": time_us, "pieces": 8}))
     told.write_text("\n".join(lines))
     done = run(
-        "model", "fit", told, "star", "--set", "gpus=4", "-c", "all_reduce", "--model", "ideal", "--json"
+        "model", "fit", told, "star", "--set", "gpus=4", "-c", "all_reduce", "--model", "alpha-beta", "--json"
     )
     assert done.code == 0, done.err
     assert done.json["worst_error"] < 0.05

@@ -161,7 +161,7 @@ def test_former_names_are_read_and_say_the_new_ones_once(run: Run, words: str, n
 def test_a_former_name_has_the_value_of_the_new_one(run: Run) -> None:
     before = run("compare", "star", "--set", "gpus=4", "--size", "1K", "-a", "ring", "--overhead", "5")
     now = run("compare", "star", "--set", "gpus=4", "--size", "1K", "-a", "ring", "--assume", "overhead=5")
-    without = run("compare", "star", "--set", "gpus=4", "--size", "1K", "-a", "ring", "--model", "ideal")
+    without = run("compare", "star", "--set", "gpus=4", "--size", "1K", "-a", "ring", "--model", "alpha-beta")
     assert before.out == now.out != without.out
 
 

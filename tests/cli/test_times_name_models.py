@@ -162,18 +162,18 @@ def test_times_name_their_model(words: str, run: Run, made: Path) -> None:
 def test_exports_are_simulated_with_the_model_that_is_asked_for(run: Run, made: Path, tmp_path: Path) -> None:
     msccl = ("export", made / "plan.json", "--to", "msccl-xml", "--target", "rccl")
     notes = {}
-    for name in (None, "nccl-2.30", "ideal"):
+    for name in (None, "nccl-2.30", "alpha-beta"):
         done = run(*msccl, *(() if name is None else ("--model", name)), "-o", tmp_path / "a.xml")
         assert done.code == 0, done.err
         (notes[name],) = [line for line in done.err.splitlines() if "by simulation" in line]
         assert f"model {name or 'nccl-2.30'}" in notes[name]
-    assert notes[None] == notes["nccl-2.30"] != notes["ideal"]
-    assert "nccl-ring with" not in notes["ideal"], "that model has no protocols"
+    assert notes[None] == notes["nccl-2.30"] != notes["alpha-beta"]
+    assert "nccl-ring with" not in notes["alpha-beta"], "that model has no protocols"
     rules = (
         *("export", "star", "--set", "gpus=4", "--to", "ompi-rules", "--option", "sizes=1K", "--option"),
         "jobs=1",
     )
-    assert "# model ideal: 1 us per message" in run(*rules).out
+    assert "# model alpha-beta: 1 us per message" in run(*rules).out
     assert "# model mpi-tcp: 20 us per message" in run(*rules, "--model", "mpi-tcp").out
     for picture, end in (("html", "html"), ("trace", "json")):
         path = tmp_path / f"plan.{end}"
@@ -189,13 +189,16 @@ def test_models_that_mean_nothing_for_an_export_are_refused(run: Run, made: Path
     msccl = ("export", plan, "--to", "msccl-xml", "--target", "rccl", "-o", tmp_path / "a.xml")
     for words, told in (
         ((*msccl, "--model", "nccl"), "expected a model of nccl-2.30, "),
-        ((*msccl, "--model", "ideal", "--size", "1M"), "found `--size` beside it: leave one of them out"),
         (
-            ("export", plan, "--to", "chakra", "--model", "ideal", "-o", tmp_path / "t"),
+            (*msccl, "--model", "alpha-beta", "--size", "1M"),
+            "found `--size` beside it: leave one of them out",
+        ),
+        (
+            ("export", plan, "--to", "chakra", "--model", "alpha-beta", "-o", tmp_path / "t"),
             "--model does not go with",
         ),
         (
-            ("export", "star", "--to", "nccl-tuner", "--model", "ideal"),
+            ("export", "star", "--to", "nccl-tuner", "--model", "alpha-beta"),
             "--model does not go with --to nccl-tuner",
         ),
     ):

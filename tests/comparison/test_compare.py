@@ -36,7 +36,7 @@ from coppice.comparison.measurement import (
 from coppice.comparison.pool import local_processes, run
 from coppice.comparison.ranges import LibraryPick, pick_lines
 from coppice.comparison.table import csv_text, refusal_lines, synthesis_lines
-from coppice.simulation import DEFAULT_MODEL, IDEAL, Model, Sharing, fastest
+from coppice.simulation import ALPHA_BETA, DEFAULT_MODEL, Model, Sharing, fastest
 from coppice.simulation.models import named_models
 from coppice.simulation.simulator import most_pieces
 from coppice.topology.model import Topology
@@ -225,10 +225,10 @@ def test_forest_is_cut_into_pieces_that_suit_the_size() -> None:
 
 def test_model_changes_the_times() -> None:
     fair = compare(
-        star(), sizes=[2**20], algorithms=["ring"], model=replace(IDEAL, sharing=Sharing.FAIR), jobs=1
+        star(), sizes=[2**20], algorithms=["ring"], model=replace(ALPHA_BETA, sharing=Sharing.FAIR), jobs=1
     )
     slow = compare(star(), sizes=[2**20], algorithms=["ring"], model=Model(reduce_gb_per_s=1.0), jobs=1)
-    plain = compare(star(), sizes=[2**20], algorithms=["ring"], model="ideal", jobs=1)
+    plain = compare(star(), sizes=[2**20], algorithms=["ring"], model="alpha-beta", jobs=1)
     assert fair.times["ring"][2**20].time_us == pytest.approx(plain.times["ring"][2**20].time_us)
     assert slow.times["ring"][2**20].time_us > 1.5 * plain.times["ring"][2**20].time_us
 

@@ -19,7 +19,7 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.alternatives import alternatives
 from coppice.planners.choice import PlannerOptions
 from coppice.planners.synthesis.p2.lowering import calls_of, chunks_of, schedule_of_all
-from coppice.simulation import DEFAULT_MODEL, IDEAL
+from coppice.simulation import ALPHA_BETA, DEFAULT_MODEL
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
 from coppice.topology.operations import remove_links, remove_nodes, subset
@@ -53,7 +53,7 @@ def test_blue_connect_is_the_best_program_across_many_boxes() -> None:
 
 def test_no_program_is_faster_than_the_bound() -> None:
     for axes, reduce in (("dp=4,tp=4", "dp,tp=0"), ("dp=2,tp=8", "dp,tp"), ("dp=4,pp=2,tp=2", "dp+tp,pp=0")):
-        found = placement(preset("dgx-h100", boxes=2), axes=axes, reduce=reduce, model="ideal")
+        found = placement(preset("dgx-h100", boxes=2), axes=axes, reduce=reduce, model="alpha-beta")
         for each in found.placed:
             for one in each.reductions:
                 assert one.bound_us > 0
@@ -183,7 +183,7 @@ def dead_nic() -> Problem:
     return Problem(topology=topology, collective=Collective.ALL_REDUCE)
 
 
-@pytest.mark.parametrize("model", [DEFAULT_MODEL, IDEAL], ids=lambda model: model.name)
+@pytest.mark.parametrize("model", [DEFAULT_MODEL, ALPHA_BETA], ids=lambda model: model.name)
 @pytest.mark.parametrize("size", [2**10, 2**20, pytest.param(2**28, marks=pytest.mark.slow)])
 def test_no_alternative_is_faster_at_the_size_that_was_asked_for(model, size) -> None:
     problem = dead_nic()

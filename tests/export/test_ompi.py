@@ -25,7 +25,7 @@ from coppice.selection.tables import FUNCTIONS
 from coppice.topology.presets import preset
 from export import ompi_reader as reader
 from run.engines.mpi.launching import HOME, reason_to_skip, run_mpi
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 SIZES = (64, 4096, 262144, 16777216)
 VERSIONS = {"classic": (5, 0), "json": (6, 0)}

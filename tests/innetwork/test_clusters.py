@@ -61,7 +61,7 @@ def test_no_system_beats_the_exact_bound(name: str) -> None:
     for system, inv_rate in systems.items():
         assert inv_rate >= bound, system
         placed = cluster_system(system, topology)
-        for model in map(model_of, ("nccl-2.30", "ideal")):
+        for model in map(model_of, ("nccl-2.30", "alpha-beta")):
             least = least_latency(problem, model).time_us
             for size in (1, 4096, 2**20, 2**30):
                 time = placed.time_us(size, model)
@@ -113,7 +113,7 @@ def test_a_star_is_the_closed_form() -> None:
         "atp": Fraction(2),
         "nvls": nvls_share(4),
     }
-    model = model_of("ideal")
+    model = model_of("alpha-beta")
     case = AggregationCase(workers=4, gb_per_s=Fraction(1), rtt_us=1.0, radix=4)
     assert cluster_system("sharp", star).time_us(2**20, model) == estimate("sharp", case, 2**20).time_us
 
@@ -172,7 +172,7 @@ def test_latencies_of_links_count_both_ways() -> None:
     near = cluster_system(
         "sharp", Topology.of("near", nodes, [replace(each, latency_us=0.0) for each in slow])
     )
-    model = model_of("ideal")
+    model = model_of("alpha-beta")
     assert far.time_us(1024, model) - near.time_us(1024, model) == pytest.approx(100)
 
 

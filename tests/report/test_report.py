@@ -25,7 +25,7 @@ from coppice.schedule.plan import Plan
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.operations import scale_nodes
 from coppice.topology.presets import preset
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 SVG = "{http://www.w3.org/2000/svg}"
 FETCHING = re.compile(

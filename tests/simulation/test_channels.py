@@ -29,7 +29,7 @@ from coppice.simulation.utilisation import busiest_links, check_conservation
 from coppice.topology import Topology, preset, star, subset
 from coppice.topology.generation import generation_of
 from simulation.cases import ring_on, shift_on
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 FREE = Model(overhead_us=0)
 

@@ -22,7 +22,7 @@ from coppice.simulation.timeline import Reason
 from coppice.topology.presets import preset
 from reference.oracle import SAMPLED_NAMES, oracle_topology
 from simulation.bodies import line, network, rows
-from support.ideal import simulate
+from support.alpha_beta import simulate
 from support.shared_data import needs_shared
 
 COPY, REDUCE = Op.COPY, Op.REDUCE

@@ -19,7 +19,7 @@ from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.forest import Phase
 from coppice.schedule.messages import _distinct_rows, messages_of
 from coppice.schedule.schedule import Op, Schedule, in_pieces
-from coppice.simulation import IDEAL, Model, Sharing, Timeline, fastest
+from coppice.simulation import ALPHA_BETA, Model, Sharing, Timeline, fastest
 from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Reason
 from coppice.topology.presets import preset
@@ -28,7 +28,7 @@ from reference.simulation import simulated
 from schedule.builders import make_forest, reversed_tree, star_topology
 from simulation.bodies import line, network, rows
 from simulation.strategies import models, schedules
-from support.ideal import simulate
+from support.alpha_beta import simulate
 from support.interrupts import LOST, CtrlC, pressed
 
 COPY = Op.COPY
@@ -87,7 +87,7 @@ class TestRefusals:
         with pytest.raises(InputError, match="1 or more pieces"):
             simulate(ONE, 10, pieces=0)
         with pytest.raises(InputError, match="at least 1 piece"):
-            fastest(ONE, 10, model=IDEAL, most=0)
+            fastest(ONE, 10, model=ALPHA_BETA, most=0)
 
     def test_steps(self) -> None:
         table = [(0, 1, 0, COPY, (), 1), (0, 1, 0, COPY, (), 0)]
@@ -197,7 +197,7 @@ class TestBestPieces:
 
     def test_steps_are_not_cut(self) -> None:
         table = [(i, i + 1, 0, COPY, (), i) for i in range(15)]
-        assert fastest(rows(preset("star", gpus=16), table), 2**30, model=IDEAL).pieces == 1
+        assert fastest(rows(preset("star", gpus=16), table), 2**30, model=ALPHA_BETA).pieces == 1
 
     def test_one_hop_needs_no_pieces(self) -> None:
         found = fastest(ONE, 1000, model=Model(send_engines=1))
@@ -205,7 +205,7 @@ class TestBestPieces:
 
     def test_most(self) -> None:
         body = rows(line([1, 1], [0, 0]), [(0, 1, 0, COPY, (), -1)])
-        assert fastest(body, 2**20, model=IDEAL, most=1).pieces == 1
+        assert fastest(body, 2**20, model=ALPHA_BETA, most=1).pieces == 1
 
 
 @pytest.mark.filterwarnings(LOST)

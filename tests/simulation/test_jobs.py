@@ -21,7 +21,7 @@ from coppice.simulation.utilisation import check_conservation
 from coppice.topology import Topology, fat_tree, preset, remove_links, set_link_rate, star, subset
 from coppice.topology.model import Link, Node
 from simulation.cases import ring_on, shift_on
-from support.ideal import simulate
+from support.alpha_beta import simulate
 from support.put_signal_cases import COLLECTIVES, forest
 
 FREE = Model(overhead_us=0)

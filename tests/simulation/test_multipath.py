@@ -22,7 +22,7 @@ from coppice.simulation.models import Model
 from coppice.simulation.simulated import Hashed, hashed_times, over_all_routes
 from coppice.topology import Link, Node, NodeKind, Router, Topology, fat_tree, random_balanced
 from simulation.cases import ring_on, shift_on
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 
 @given(st.integers(0, 10**6), st.integers(2, 5), st.integers(0, 6), st.integers(1, 6))

@@ -31,7 +31,7 @@ from coppice.simulation.trace import MAX_TRACKS, trace_events, write_trace
 from coppice.simulation.utilisation import busiest_links, check_conservation, link_utilisation, passages
 from coppice.topology import fat_tree, preset, star
 from simulation.cases import ring_on, shift_on
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 # Field names and types of the Trace Event Format, by phase.
 REQUIRED: dict[str, dict[str, type | tuple[type, ...]]] = {

@@ -111,7 +111,7 @@ def modelled_systems(
         >>> from coppice.simulation.models import model_of
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(preset("dgx-h100"), Collective.ALL_REDUCE)
-        >>> found = modelled_systems(problem, ["nvls", "sharp"], sizes=[2**30], model=model_of("ideal"))
+        >>> found = modelled_systems(problem, ["nvls", "sharp"], sizes=[2**30], model=model_of("alpha-beta"))
         >>> found.placed["nvls"].where, [row.system for row in found.times], list(found.refused)
         ('inside the box', ['nvls'], ['sharp'])
     """

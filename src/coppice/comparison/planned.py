@@ -70,7 +70,7 @@ def plan_for(
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> found = plan_for(preset("ring", gpus=4), "1K", collective="all_gather", model="ideal")
+        >>> found = plan_for(preset("ring", gpus=4), "1K", collective="all_gather", model="alpha-beta")
         >>> found.preferred.taken.name, found.preferred.worst_loss, round(found.gap(1024), 3)
         ('forest', 0.0, 0.12)
     """

@@ -25,7 +25,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify_plan
-from coppice.simulation.models import IDEAL
+from coppice.simulation.models import ALPHA_BETA
 from coppice.simulation.simulated import model_record
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
@@ -91,7 +91,7 @@ class Evaluation:
             "verified": self.report.ok,
             "failures": list(self.report.failures),
             "checked": self.report.checked,
-            "model": model_record(IDEAL),
+            "model": model_record(ALPHA_BETA),
             "simulated_us": {str(size): time for size, time in self.times_us.items()},
             "forest_simulated_us": {str(size): time for size, time in self.forest_times_us.items()},
         }
@@ -179,4 +179,6 @@ def _link_rate(graph: Graph, topology: Topology) -> Fraction:
 def _times(body: Schedule | Forest, sizes: Sequence[int]) -> dict[int, float]:
     """Simulated time by size, with the fastest number of pieces of every chunk."""
     pieces = 1 if isinstance(body, Schedule) else None
-    return {size: fastest(body, size, model=IDEAL, pieces=pieces, keep_hops=False).time_us for size in sizes}
+    return {
+        size: fastest(body, size, model=ALPHA_BETA, pieces=pieces, keep_hops=False).time_us for size in sizes
+    }

@@ -298,7 +298,7 @@ class OmpiRulesOptions(Struct, frozen=True, kw_only=True):
         str | None,
         option("version of Open MPI that is to read it (default: the installed one, else 5.0)"),
     ] = None
-    model: Annotated[_Model | None, option("model of time of the comparison (default: ideal)")] = None
+    model: Annotated[_Model | None, option("model of time of the comparison (default: alpha-beta)")] = None
     jobs: Annotated[int | None, option("processes that compare (default: one per core)")] = None
 
 

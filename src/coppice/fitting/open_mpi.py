@@ -17,7 +17,7 @@ from coppice.planners.algorithms.catalogue import find
 from coppice.selection import SelectionRequest, select, tables_of
 from coppice.selection.selection import decide, parse_rules
 from coppice.selection.tables import FUNCTIONS, SEGMENTED, FunctionEntry, algorithms_of
-from coppice.simulation.models import IDEAL, Model, model_of
+from coppice.simulation.models import ALPHA_BETA, Model, model_of
 from coppice.topology.model import Topology
 
 COMPARED = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE)
@@ -45,7 +45,7 @@ def compared(
     collective: Collective,  # A key of :data:`~coppice.selection.tables.FUNCTIONS`
     sizes: Sequence[int],  # Sizes M in bytes
     *,
-    # What messages cost, a model or its name or file; None is `ideal`, a microsecond a message: the default
+    # What messages cost, a model or its name or file; None is `alpha-beta`, a microsecond a message: the default
     # of GPU libraries has protocols that MPI has not
     model: Model | str | os.PathLike[str] | None = None,
     jobs: int | None = None,
@@ -59,7 +59,7 @@ def compared(
         problem,
         sizes=sizes,
         algorithms=sorted(name for name in names if name),
-        model=IDEAL if model is None else model_of(model),
+        model=ALPHA_BETA if model is None else model_of(model),
         order="rank",
         relay_gpus=False,
         jobs=jobs,

@@ -64,7 +64,7 @@ JobsOption = Annotated[
 ModelOption = Annotated[
     str | None,
     option(
-        "What messages cost: nccl-2.30, msccl, mpi-tcp, shm, ideal, or a file (see `coppice model`) "
+        "What messages cost: nccl-2.30, msccl, mpi-tcp, shm, alpha-beta, ideal, or a file (see `coppice model`) "
         "[default: nccl-2.30].",
         "--model",
         metavar="NAME|FILE",

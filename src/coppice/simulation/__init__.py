@@ -9,13 +9,13 @@ from importlib import import_module
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from coppice.simulation.models import DEFAULT_MODEL, IDEAL, Model, Sharing, model_of, named_models
+    from coppice.simulation.models import ALPHA_BETA, DEFAULT_MODEL, Model, Sharing, model_of, named_models
     from coppice.simulation.simulator import fastest, simulate
     from coppice.simulation.timeline import Timeline
 
 __all__ = [
+    "ALPHA_BETA",
     "DEFAULT_MODEL",
-    "IDEAL",
     "Model",
     "Sharing",
     "Timeline",
@@ -27,7 +27,7 @@ __all__ = [
 
 _MODULES = {
     "DEFAULT_MODEL": "models",
-    "IDEAL": "models",
+    "ALPHA_BETA": "models",
     "Model": "models",
     "Sharing": "models",
     "Timeline": "timeline",

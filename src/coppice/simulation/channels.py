@@ -132,7 +132,7 @@ def with_transport(messages: Messages, profile: TransportProfile, *, model: Mode
         if model.store_and_forward:
             raise InputError(
                 "expected cut-through switches with limited channels, found store-and-forward: choose one, or "
-                "`model=ideal`."
+                "`model=alpha-beta`."
             )
         messages = _through_channels(
             messages, profile.gpu_gb_per_s * profile.expansion / Fraction(str(model.efficiency))

@@ -391,7 +391,7 @@ def sizes_reaching(
         >>> from coppice.simulation.models import model_of
         >>> from coppice.topology.presets import preset
         >>> made = plan(preset("dgx-a100"), "all_gather").plan
-        >>> sizes_reaching(made, (0.5, 0.9), model=model_of("ideal"))
+        >>> sizes_reaching(made, (0.5, 0.9), model=model_of("alpha-beta"))
         {0.5: 524288, 0.9: 4194304}
     """
     body, chosen = plan.body, model_of(model)

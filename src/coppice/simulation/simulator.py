@@ -67,9 +67,9 @@ def simulate(
         >>> case = AlgorithmCase(topology=preset("ring", gpus=3, gb_per_s=3), collective=Collective.BROADCAST, root=0)
         >>> chain = Moves(case, whole(case))
         >>> chain.add([0, 1], [0, 1], [1, 2], 0)
-        >>> simulate(chain.schedule(), 18000, model="ideal", pieces=1).time_us
+        >>> simulate(chain.schedule(), 18000, model="alpha-beta", pieces=1).time_us
         14.0
-        >>> simulate(chain.schedule(), 18000, model="ideal", pieces=3).time_us
+        >>> simulate(chain.schedule(), 18000, model="alpha-beta", pieces=3).time_us
         12.0
     """
     count = None if pieces == "best" else pieces

@@ -20,7 +20,7 @@ from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.models import Model
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.presets import preset
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 RANKS = (*range(1, 18), 24, 32, 64)
 # (overhead in microseconds, rate at which a GPU adds in GB/s) beside ports of 1 GB/s

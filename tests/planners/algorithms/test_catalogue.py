@@ -18,7 +18,7 @@ from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.models import Model
 from coppice.topology.presets import preset
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 RANKS = [
     pytest.param((*range(1, 10), 12, 16), id="to-16"),

@@ -13,7 +13,7 @@ from coppice.schedule.forest import Forest, Phase
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from planners.algorithms.crossbar import made, verified, with_able_switches, with_ranks_shuffled
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 ALL_REDUCE = Collective.ALL_REDUCE
 

@@ -20,7 +20,7 @@ from coppice.schedule.forest import Forest
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset
 from planners.algorithms.crossbar import RANKS, check_cost, made, verified, with_ranks_shuffled
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 ALL = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 

@@ -28,7 +28,7 @@ from coppice.schedule.files.plan_file import write_plan
 from coppice.topology import preset
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from reference.strategies import CONNECTED_FAMILIES, topologies
-from support.ideal import simulate
+from support.alpha_beta import simulate
 
 quick = settings(max_examples=8, deadline=None, suppress_health_check=list(HealthCheck))
 

@@ -283,7 +283,7 @@ def test_pieces_suit_the_cost_of_a_message() -> None:
     from coppice.planners.planning import plan
     from coppice.program.dialects.rank.lower import schedule_of
     from coppice.simulation.models import Model
-    from support.ideal import simulate
+    from support.alpha_beta import simulate
 
     fast = preset("ring", gpus=8)
 

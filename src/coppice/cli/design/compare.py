@@ -12,7 +12,7 @@ from coppice.cli.terminal import terminal_width
 from coppice.files import write_atomically
 from coppice.options import argument, option
 from coppice.options.shared import JsonOption, PlotOption
-from coppice.simulation.models import IDEAL
+from coppice.simulation.models import ALPHA_BETA
 from coppice.text import columns, size_text
 
 if TYPE_CHECKING:
@@ -72,7 +72,7 @@ def _lines(market: Market) -> list[str]:
     workload, prices = market.workload, market.prices
     how = (
         "simulated, all groups at once" if workload.ranks <= MOST_SIMULATED else "bounds of each group alone"
-    ) + f" (model {IDEAL.text})"
+    ) + f" (model {ALPHA_BETA.text})"
     lines = [
         f"# networks for {workload.ranks} ranks in {workload.hosts} hosts of {workload.host_ports} ports; {how}"
     ]

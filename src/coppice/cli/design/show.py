@@ -17,7 +17,7 @@ from coppice.design.limits import CablingLimits
 from coppice.files import write_atomically
 from coppice.options import argument, option
 from coppice.options.shared import USUAL_SIZES, CollectiveOption, JsonOption, OutputOption, SizesOption
-from coppice.simulation.models import IDEAL
+from coppice.simulation.models import ALPHA_BETA
 from coppice.text import parse_sizes, percent_text, plural, rate_text, size_text
 
 if TYPE_CHECKING:
@@ -181,7 +181,7 @@ def _time_fields(found: Evaluation) -> list[tuple[str, str]]:
         beside = "" if trees is None else f"; trees {trees:,.2f} us"
         fields.append(("simulated" if place == 0 else "", f"{size_text(size)}: {time:,.2f} us{beside}"))
     if fields:
-        fields.append(("model", IDEAL.text))
+        fields.append(("model", ALPHA_BETA.text))
     return fields
 
 

@@ -52,7 +52,7 @@ def chosen_model(
 
     Args:
         name: Value of ``--model``.
-        assumed: Value of ``--assume``; an overhead without a name means the model ``ideal``.
+        assumed: Value of ``--assume``; an overhead without a name means the model ``alpha-beta``.
         changes: Fields of the model that have an option of their own, None where they stay.
 
     Raises:
@@ -62,11 +62,11 @@ def chosen_model(
 
     assumed = assumed or Assumptions()
     overhead = assumed.overhead
-    model = model_of("ideal" if name is None and overhead is not None else name)
+    model = model_of("alpha-beta" if name is None and overhead is not None else name)
     if overhead is not None and model.protocols:
         raise InputError(
             f"expected a model in which messages cost the same, found an overhead with {model.name}, whose "
-            "protocols have costs of their own: leave it out, or give `--model ideal`."
+            "protocols have costs of their own: leave it out, or give `--model alpha-beta`."
         )
     if assumed.channel_rate is not None and changes.get("channels") is None:
         raise InputError("expected a number of channels with channel_rate, found none: give `--channels`.")

@@ -16,7 +16,7 @@ from coppice.design.purchase.offers import Offer, offers
 from coppice.design.purchase.performance import NetworkTiming, Slowdown, slowdown, timing
 from coppice.design.purchase.request import Prices, TrainingWorkload
 from coppice.errors import InputError
-from coppice.simulation.models import IDEAL
+from coppice.simulation.models import ALPHA_BETA
 from coppice.simulation.simulated import model_record
 
 if TYPE_CHECKING:
@@ -73,7 +73,7 @@ class Market:
         """The figures as JSON values."""
         return {
             "ranks": self.workload.ranks,
-            "model": model_record(IDEAL),
+            "model": model_record(ALPHA_BETA),
             "currency": self.prices.currency,
             "quotes": [quote.record() for quote in self.quotes],
         }

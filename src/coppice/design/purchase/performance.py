@@ -30,7 +30,7 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Schedule, routed
 from coppice.simulation.jobs import Job, simulate_together
-from coppice.simulation.models import IDEAL
+from coppice.simulation.models import ALPHA_BETA
 from coppice.simulation.simulator import fastest
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_nodes, set_link_rate, subset
@@ -68,7 +68,7 @@ def timing(offer: Offer, workload: TrainingWorkload, use: Use) -> NetworkTiming:
     found: list[tuple[float, str, int]] = []
     first = _problem(offer.topology, use, groups[0], relays=offer.relays)
     for name, body in _bodies(offer, first):
-        timeline = fastest(body, use.size_bytes, model=IDEAL, most=64, keep_hops=False)
+        timeline = fastest(body, use.size_bytes, model=ALPHA_BETA, most=64, keep_hops=False)
         found.append((timeline.time_us, name, timeline.pieces))
     if not found:
         raise InputError(f"no algorithm for {use.collective} applies on {offer.name}: leave it out.")
@@ -98,7 +98,7 @@ def bound_us(topology: Topology, use: Use, group: list[int], *, relays: bool) ->
 
 def _bound_us(problem: Problem, use: Use, *, relays: bool) -> float:
     bandwidth = float(bound_of(problem).inv_rate * Fraction(use.size_bytes, problem.shards) / 1000)
-    latency = latency_bound(problem, overhead_us=IDEAL.overhead_us, relay_gpus=relays)
+    latency = latency_bound(problem, overhead_us=ALPHA_BETA.overhead_us, relay_gpus=relays)
     return max(bandwidth, latency.time_us)
 
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from coppice.simulation import IDEAL, Model, Timeline
+from coppice.simulation import ALPHA_BETA, Model, Timeline
 from coppice.simulation import simulate as simulate_with
 
 
-def simulate(plan: Any, size_bytes: int | str, *, model: Model = IDEAL, pieces: int = 1) -> Timeline:
-    """As :func:`coppice.simulation.simulate`, with the ideal model and chunks that are not cut."""
+def simulate(plan: Any, size_bytes: int | str, *, model: Model = ALPHA_BETA, pieces: int = 1) -> Timeline:
+    """As :func:`coppice.simulation.simulate`, with the alpha-beta model and chunks that are not cut."""
     return simulate_with(plan, size_bytes, model=model, pieces=pieces)
