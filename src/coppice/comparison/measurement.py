@@ -383,7 +383,12 @@ def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
     best: _Found | None = None
     value, idle = 1, 0
     while True:
-        body = bodies.body(value)
+        try:
+            body = bodies.body(value)
+        except UnreachableError:  # more segments may have messages between further pairs of ranks
+            if best is None:
+                raise
+            return best
         found = _found(body, bodies.parameters(value), size_bytes, model)
         idle = 0 if best is None or _time(found) < _time(best) * (1 - WORTH) else idle + 1
         if best is None or faster(_time(found), _time(best)):

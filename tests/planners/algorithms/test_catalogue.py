@@ -96,7 +96,11 @@ REDUNDANT: dict[str, str] = {
 
 
 # What costs no sum of messages at some numbers of ranks, and why.
-UNSTATED = {"recursive-multiplying": "leaders with different numbers of buffers to add wait for each other"}
+UNSTATED = {
+    "recursive-multiplying": "leaders with different numbers of buffers to add wait for each other",
+    "swing": "the last of an odd number of ranks sends many messages in a step",
+    "trivance": "folded leaders of whole buffers wait for each other",
+}
 
 
 @pytest.mark.parametrize("entry", [param for param in EVERY if param.values[0].cost is not None])

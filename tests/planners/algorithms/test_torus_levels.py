@@ -15,7 +15,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import case_of, find
 from coppice.planners.algorithms.hierarchies.levels import halves
-from coppice.planners.algorithms.trees.camdoop import torus_dims, torus_trees
+from coppice.planners.algorithms.parts.grids import torus_dims
+from coppice.planners.algorithms.trees.camdoop import torus_trees
 from coppice.schedule.forest import Forest
 from coppice.topology.model import Topology
 from coppice.topology.presets import preset

@@ -22,6 +22,7 @@ _FAMILIES = {
     "direct.straight.ALL_GATHER": "linear gather-broadcast",
     "trees.single_tree.ALL_REDUCE": "linear nonoverlapping tree",
     "exchanges.bruck.ALL_TO_ALL": "bruck",
+    "exchanges.bruck.REDUCTIONS": "bruck",
     "direct.straight.LINEAR": "linear linear-sync scattered",
     "trees.camdoop.CAMDOOP": "camdoop",
     "exchanges.recursive_multiplying.ONE_GROUP": "allgather-reduce",
@@ -56,7 +57,10 @@ _FAMILIES = {
     "direct.gather_scatter.BROADCAST": "scatter-allgather scatter-ring-allgather",
     "rings.SEGMENTED": "segmented-ring",
     "trees.double_tree.SPLIT": "split-binary",
+    "exchanges.swing.SWING": "swing",
     "hierarchies.levels.TORUS": "2d-torus blueconnect",
+    "exchanges.trivance.TRIVANCE": "trivance",
+    "hierarchies.two_level.TWO_LEVEL": "two-level",
     "direct.straight.TWO_PROC": "two-proc",
 }
 """Algorithms, or tuples of them, by module, with their names, in the order of listings; of equally fast ones the first

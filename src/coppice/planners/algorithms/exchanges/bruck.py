@@ -1,4 +1,4 @@
-"""All-gather, reduce-scatter and all-to-all in about log P messages for any P: Bruck, sparbit and PAT.
+"""All-gather, reduce-scatter, all-reduce and all-to-all in about log P steps for any P: Bruck, sparbit and PAT.
 
 **Bruck's all-gather,** radix k: runs of blocks grow. Before step i every position p has the blocks p .. p + k^i - 1. It
 sends the first min(k^i, P - j k^i) of them to p - j k^i, for every j = 1 .. k - 1 with j k^i < P. Steps ceil(log_k P);
@@ -8,6 +8,11 @@ beta``. A library rotates the blocks into place in the end, which moves no data 
 **Sparbit:** the same number of steps and bytes with the longest distance first, so that most data travel short ways.
 A step of distance d exchanges one block less where P - 1 has a 0 in the place of d, as that block is there already:
 every block arrives exactly once. A step is one message here, where the library sends each block by itself.
+
+**Reduce-scatter and all-reduce:** Bruck's all-gather backwards, for any P and radix k, and then forwards. From the last
+step to the first, position p sends its partial sums of the blocks p + j k^i and up, min(k^i, P - j k^i) of them, to
+p + j k^i. Steps, messages and bytes are those of the all-gather, and twice as many for the all-reduce; (P - 1)/P M
+``gamma`` more where it adds.
 
 Bruck, Ho, Kipnis, Upfal and Weathersby, IEEE TPDS 8(11), 1997; Loch and Koslovski, "Sparbit: a new logarithmic-cost
 and data locality-aware MPI Allgather algorithm", 2021. Open MPI (both), MPICH and MVAPICH2 (Bruck).
@@ -53,12 +58,31 @@ from coppice.schedule.schedule import Op, Schedule
 def all_gather(case: AlgorithmCase) -> Schedule:
     """Bruck's all-gather: intervals of blocks grow by the factor k."""
     moves = Moves(case, blocks(case))
-    position, size = case.positions[:, None], case.size
-    for step, (distance, shifts) in enumerate(levels(size, case.number("radix"))):
-        for shift in shifts:
-            run = np.arange(min(distance, size - shift))
-            moves.add(step, position, (position - shift) % size, (position + run) % size)
+    _bruck(moves, backwards=False, first_step=0)
     return moves.schedule()
+
+
+def reduction(case: AlgorithmCase) -> Schedule:
+    """Bruck's all-gather backwards, and for an all-reduce then forwards."""
+    moves = Moves(case, blocks(case))
+    _bruck(moves, backwards=True, first_step=0)
+    if case.collective is Collective.ALL_REDUCE:
+        _bruck(moves, backwards=False, first_step=len(levels(case.size, case.number("radix"))))
+    return moves.schedule()
+
+
+def _bruck(moves: Moves, *, backwards: bool, first_step: int) -> None:
+    case = moves.case
+    position, size = case.positions[:, None], case.size
+    found = levels(size, case.number("radix"))
+    for step, (distance, shifts) in enumerate(found):
+        for shift in shifts:
+            block = (position + np.arange(min(distance, size - shift))) % size
+            other = (position - shift) % size
+            if backwards:
+                moves.add(first_step + len(found) - 1 - step, other, position, block, Op.REDUCE)
+            else:
+                moves.add(first_step + step, position, other, block)
 
 
 def sparbit(case: AlgorithmCase) -> Schedule:
@@ -74,12 +98,15 @@ def sparbit(case: AlgorithmCase) -> Schedule:
     return moves.schedule()
 
 
-def _all_gather_cost(case: AlgorithmCase) -> Cost:
+def _cost(case: AlgorithmCase) -> Cost:
     radix = case.number("radix") if "radix" in case.parameters else 2
+    phases = 2 if case.collective is Collective.ALL_REDUCE else 1
+    part = Fraction(case.size - 1, case.size)
     return Cost.of_one_chain(
-        steps=len(levels(case.size, radix)),
-        sent=Fraction(case.size - 1, case.size),
-        messages=num_messages(case.size, radix),
+        steps=phases * len(levels(case.size, radix)),
+        sent=phases * part,
+        messages=phases * num_messages(case.size, radix),
+        reduced=part * case.collective.reduces,
     )
 
 
@@ -90,7 +117,7 @@ ALL_GATHER = (
         build=all_gather,
         summary="every rank's run of blocks grows by the factor k in each step",
         source="Bruck et al., IEEE TPDS 1997; Open MPI, MPICH, MVAPICH2",
-        cost=_all_gather_cost,
+        cost=_cost,
         parameters=radix_parameter(),
     ),
     Algorithm(
@@ -99,8 +126,24 @@ ALL_GATHER = (
         build=sparbit,
         summary="as many steps as Bruck, far distances first, while there is little to send",
         source="Loch and Koslovski 2021; Open MPI",
-        cost=_all_gather_cost,
+        cost=_cost,
     ),
+)
+
+REDUCTIONS = tuple(
+    Algorithm(
+        name="bruck",
+        collective=collective,
+        build=reduction,
+        summary=summary,
+        source="Bruck et al., IEEE TPDS 1997",
+        cost=_cost,
+        parameters=radix_parameter(),
+    )
+    for collective, summary in (
+        (Collective.ALL_REDUCE, "the reduce-scatter in base k for any number of ranks, then the all-gather"),
+        (Collective.REDUCE_SCATTER, "every rank's run of blocks shrinks by the factor k in each step"),
+    )
 )
 
 

@@ -66,6 +66,7 @@ import enum
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
+from itertools import pairwise
 from math import isqrt, lcm, prod
 
 import numpy as np
@@ -73,6 +74,7 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCase, AlgorithmParameter, divides
+from coppice.planners.algorithms.exchanges.circulant import skips
 from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped, in_order
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
@@ -87,6 +89,7 @@ class Pattern(enum.Enum):
     RING = enum.auto()
     DIRECT = enum.auto()
     HALVING = enum.auto()
+    CIRCULANT = enum.auto()
 
 
 @dataclass(frozen=True)
@@ -110,6 +113,10 @@ class Level:
                 yield digit ^ mask, ((digit ^ mask) & -mask)[:, None] + np.arange(mask)
                 mask //= 2
             return
+        if self.pattern is Pattern.CIRCULANT:
+            for distance, following in reversed(list(pairwise(skips(size)))):
+                yield (digit + distance) % size, (digit[:, None] + np.arange(distance, following)) % size
+            return
         for step in range(size - 1):
             if self.pattern is Pattern.RING:
                 yield (digit + 1) % size, ((digit - 1 - step) % size)[:, None]
@@ -120,7 +127,8 @@ class Level:
     @property
     def steps(self) -> int:
         """Number of steps of a reduce-scatter, or of an all-gather."""
-        return (self.size - 1).bit_length() if self.pattern is Pattern.HALVING else self.size - 1
+        logarithmic = self.pattern in (Pattern.HALVING, Pattern.CIRCULANT)
+        return (self.size - 1).bit_length() if logarithmic else self.size - 1
 
 
 def build_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Schedule:

@@ -54,8 +54,8 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
+from coppice.planners.algorithms.parts.grids import torus_dims
 from coppice.schedule.forest import Forest, Phase
-from coppice.topology.model import Topology
 
 LONG_AXES = 3
 """Most axes of three and more nodes."""
@@ -177,54 +177,6 @@ def _doubled(near: Hops) -> Hops:
     new = np.concatenate([nodes + size, near[0] + size if trees else nodes + size])
     new[0] = new[size] = 0
     return np.concatenate([np.concatenate([near, far], axis=1), new[None, :]])
-
-
-@lru_cache(maxsize=16)
-def torus_dims(topology: Topology) -> tuple[int, ...] | None:
-    """Axis sizes of the torus that a network of ranks is in rank order, the last axis fastest, or None.
-
-    Axes of one node are left out. Rates may differ.
-
-    Examples:
-        >>> from coppice.topology.presets import preset
-        >>> torus_dims(preset("torus", dims=(2, 4, 3))), torus_dims(preset("ring", gpus=5)), torus_dims(preset("mesh"))
-        ((2, 4, 3), (5,), None)
-    """
-    ranks = topology.num_ranks
-    if ranks != topology.num_nodes:
-        return None
-    links = np.unique(topology.rank[topology.src].astype(np.int64) * ranks + topology.rank[topology.dst])
-    beside = set((links[links // ranks == 0] % ranks).tolist())
-    return next((dims for dims in _candidates(ranks, 1, beside) if _is_torus(dims, links)), None)
-
-
-def _candidates(ranks: int, stride: int, beside: set[int]) -> list[tuple[int, ...]]:
-    """Sizes of the remaining axes, from the neighbours of rank 0: an axis has its first and its last node there."""
-    if stride == ranks:
-        return [()]
-    if stride not in beside:
-        return []
-    sizes = sorted(
-        {2} | {far // stride + 1 for far in beside if far % stride == 0 and far > stride}, reverse=True
-    )
-    return [
-        (*outer, size)
-        for size in sizes
-        if ranks % (stride * size) == 0
-        for outer in _candidates(ranks, stride * size, beside)
-    ]
-
-
-def _is_torus(dims: tuple[int, ...], links: NDArray[np.int64]) -> bool:
-    ranks = prod(dims)
-    nodes = np.arange(ranks).reshape(dims)
-    wanted = [
-        (nodes * ranks + np.roll(nodes, shift, axis)).reshape(-1)
-        for axis in range(len(dims))
-        for shift in (1, -1)
-    ]
-    found = np.unique(np.concatenate(wanted)) if wanted else np.zeros(0, dtype=np.int64)
-    return np.array_equal(found, links)
 
 
 _PHASES = {
