@@ -526,3 +526,18 @@ def test_classes_are_told_apart_in_words() -> None:
 def test_picks_need_a_generation() -> None:
     found = compare(preset("star", gpus=4), Collective.ALL_GATHER, sizes=[1024], algorithms=["ring"], jobs=1)
     assert found.picks == ()
+
+
+def test_more_segments_may_need_routes_that_one_does_not() -> None:
+    """Segments of a circulant broadcast go between further ranks, some of them on no common rail: fewer count."""
+    problem = Problem(topology=preset("dgx-h100", boxes=2), collective=Collective.BROADCAST, root=0)
+    (variant,) = (each for each in candidates(problem, ["circulant"], order="rank"))
+    job = MeasurementJob(
+        problem=packed(problem), candidate=variant, keys={2**26: "large"}, model=DEFAULT_MODEL
+    )
+    (row,) = measure(job)
+    assert row.refusal is None
+    assert int(row.parameters["segments"]) < 8
+    bodies = Bodies(problem, variant, bound(problem))
+    with pytest.raises(InputError, match="through other GPUs only"):
+        bodies.body(8)

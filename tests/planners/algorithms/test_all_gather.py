@@ -50,6 +50,26 @@ def test_bruck_of_radix_k(radix: int, ranks: int) -> None:
     assert cost.chains == ((Chain(messages=messages, sent=cost.sent),) if ranks > 1 else ())
 
 
+@pytest.mark.parametrize("ranks", RANKS)
+@pytest.mark.parametrize("radix", [2, 3, 4, 7, 100])
+def test_bruck_backwards(radix: int, ranks: int) -> None:
+    """The reduce-scatter is the all-gather from its end to its beginning; the all-reduce is both."""
+    gather, there = made("bruck", GATHER, ranks, radix=radix)
+    scatter, back = made("bruck", Collective.REDUCE_SCATTER, ranks, radix=radix)
+    both, whole = made("bruck", Collective.ALL_REDUCE, ranks, radix=radix)
+    backwards = [
+        {(dst, src): sorted(chunks) for (src, dst), chunks in step.items()} for step in steps_of(gather)[::-1]
+    ]
+    assert [{pair: sorted(c) for pair, c in step.items()} for step in steps_of(scatter)] == backwards
+    assert steps_of(both) == steps_of(scatter) + steps_of(gather)
+    part = Fraction(ranks - 1, ranks)
+    for cost, phases in ((back, 1), (whole, 2)):
+        assert (cost.steps, cost.sent) == (phases * there.steps, phases * part)
+        assert [(c.messages, c.sent, c.reduced) for c in cost.chains] == [
+            (phases * c.messages, phases * part, part) for c in there.chains
+        ]
+
+
 def test_digits() -> None:
     assert [distance for distance, _ in levels(28, 3)] == [1, 3, 9, 27]
     assert levels(28, 3)[-1] == (27, [27])

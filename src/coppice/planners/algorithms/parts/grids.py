@@ -102,9 +102,9 @@ def scattered(size: int, hops: Sequence[Sequence[Positions]]) -> Line:
         steps.insert(0, LineStep(src, dst, slot))
         held.insert(0, now)
     if not held[0].all():
-        position, block = (int(each[0]) for each in np.nonzero(~held[0]))
+        stuck, owner = (int(each[0]) for each in np.nonzero(~held[0]))
         raise InputError(
-            f"expected hops by which all {size} positions reach each other, found none from {position} to {block}: "
+            f"expected hops by which all {size} positions reach each other, found none from {stuck} to {owner}: "
             "take more steps."
         )
     return Line(size, tuple(steps), tuple(held))
