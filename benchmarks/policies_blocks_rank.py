@@ -17,7 +17,7 @@ from torch import nn
 
 from coppice.iteration.tasks import run_tasks
 from coppice.training.torch import SummedPart, tensor_parallel
-from coppice.training.torch.core.measure import measure_network
+from coppice.training.torch.core.measure import StepEvent, StepRecord, measure_network
 from lab_rank import run_model
 from paced import waited
 
@@ -74,19 +74,23 @@ def train(policy: str, settings: dict[str, Any], steps: int) -> dict[str, Any]:
     dist.all_reduce(slowest, op=dist.ReduceOp.MAX)
     found: dict[str, Any] = {"seconds": float(slowest), "losses": losses, "messages": 2 * PARTS}
     if policy != "stock":
-        run.times.update(_of_slowest(run.times))
+        run.record.steps.extend(_of_slowest(run.record))
         found["predicted"] = run_tasks(run.workload(network).graph()).seconds + statistics.median(outside)
         found["messages"] = 4 * PARTS
     return found
 
 
-def _of_slowest(times: dict[str, Any]) -> dict[str, list[float]]:
-    """Of each computation the times of the rank for which it took longest, as the other ranks wait for it."""
+def _of_slowest(record: StepRecord) -> list[list[StepEvent]]:
+    """Take the steps out, with the times of the rank for which it took longest, as the other ranks wait for it."""
+    own = [[*step] for step in (*record.steps, record.current)]
+    record.steps.clear()
+    record.current.clear()
     everyone: list[Any] = [None] * dist.get_world_size()
-    dist.all_gather_object(everyone, {name: list(row) for name, row in times.items()})
-    return {
-        name: [max(row) for row in zip(*(each[name] for each in everyone), strict=True)] for name in times
-    }
+    dist.all_gather_object(everyone, own)
+    return [
+        [max(row, key=lambda each: each.seconds) for row in zip(*steps, strict=True)]
+        for steps in zip(*everyone, strict=True)
+    ]
 
 
 if __name__ == "__main__":

@@ -15,7 +15,7 @@ import torch
 
 from coppice.training.torch.chunked.orders import BARRIER, OrderedPlan
 from coppice.training.torch.core.launcher import Launcher
-from coppice.training.torch.core.measure import now
+from coppice.training.torch.core.measure import COMPUTE, StepEvent, StepRecord, now
 
 TaskRun = Callable[[int, int], None]
 """Does a piece and a phase of an operation."""
@@ -29,12 +29,18 @@ class TaskExecutor:
         channels: Channels that have threads; tasks of others are done by :meth:`advance`.
         device: Where tensors lie.
         timeout_s: Longest wait for a task.
+        record: Gets the times of what the training program computes, without waiting; None: nobody wants them.
     """
 
     def __init__(
-        self, ordered: OrderedPlan, channels: Iterable[str], device: torch.device, timeout_s: float
+        self,
+        ordered: OrderedPlan,
+        channels: Iterable[str],
+        device: torch.device,
+        timeout_s: float,
+        record: StepRecord | None = None,
     ) -> None:
-        self.ordered = ordered
+        self.ordered, self._record = ordered, record
         self._launched: dict[str, list[int]] = {}
         self._launcher = Launcher(device, timeout_s, "carry the plan out", mistake="ranks do other things")
         self._changed = self._launcher.changed
@@ -52,8 +58,6 @@ class TaskExecutor:
         self._done: set[int] = set(range(len(ordered.tasks)))
         self._events: dict[int, Any] = {}
         self._next = len(self._computed)
-        self.seconds: dict[int, float] = {}
-        """Time that each operation was computed for in the last iteration, without waiting."""
         for name, order in self._orders.items():
             self._launcher.follow(name, order, self._may_start, partial(self._run, name), own_stream=True)
 
@@ -78,7 +82,6 @@ class TaskExecutor:
             self._done = set()
             self._events = {}
             self._next = 0
-            self.seconds = {}
             self._launched = {name: [] for name in self.ordered.graph.channels}
             self._launcher.begin()
 
@@ -102,11 +105,12 @@ class TaskExecutor:
             self._await(task.after)
             run = self._runs.get(task.operation)
             self._launched[task.stream].append(number)
-            begin = now()
             if run is not None:
+                begin = now()
                 run(task.piece, task.phase)
-            spent = now() - begin
-            self.seconds[task.operation] = self.seconds.get(task.operation, 0.0) + spent
+                if self._record is not None:
+                    name = self.ordered.graph.operations[task.operation].name
+                    self._record.add(StepEvent(COMPUTE, name, begin, now()))
             self._finish(number)
 
     def wait(self, operations: Iterable[int]) -> None:

@@ -92,10 +92,6 @@ class SectionPass:
         self._of_h: torch.Tensor | None = None
         self._of_x: torch.Tensor | None = None
 
-    def computed(self) -> list[int]:
-        """Indices of its compute operations."""
-        return [self._own.forward, self._own.backward, self._own.weights, self._own.norm]
-
     def forward(self, x: torch.Tensor) -> torch.Tensor:
         """Forward pass, connected to autograd."""
         anchor = torch.empty(0, device=x.device, requires_grad=True)

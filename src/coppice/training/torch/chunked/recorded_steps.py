@@ -6,7 +6,7 @@ What the phases of its collectives take here is measured: each is run by itself,
 from __future__ import annotations
 
 import statistics
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple
 
@@ -145,22 +145,6 @@ class RecordedStep(NamedTuple):
     # Places of the parameters, among those that ranks have alike, whose gradients came before the turn
     ready: list[int]
     elements: list[int]  # Elements of the sum of each section
-
-
-def slowest_times(everyone: Sequence[Mapping[str, Sequence[float]]]) -> dict[str, float]:
-    """Median time of each operation over the steps; within a step that of the slowest rank.
-
-    Args:
-        everyone: For each rank the times of each operation, step by step.
-
-    Examples:
-        >>> slowest_times([{"a": [1.0, 1.0, 4.0]}, {"a": [2.0, 3.0, 1.0]}])
-        {'a': 3.0}
-    """
-    return {
-        name: statistics.median(max(row) for row in zip(*(each[name] for each in everyone), strict=True))
-        for name in everyone[0]
-    }
 
 
 @dataclass(frozen=True, eq=False)

@@ -34,12 +34,21 @@ from coppice.training.torch.chunked.recorded_steps import (
     RecordedStep,
     SectionModel,
     StepLayout,
-    slowest_times,
 )
 from coppice.training.torch.chunked.sections import TensorParallelModule
 from coppice.training.torch.chunked.sharded import ShardedWeights, require_by_element
 from coppice.training.torch.core.agree import trained_parameters
-from coppice.training.torch.core.measure import DeviceClock, now
+from coppice.training.torch.core.measure import (
+    BOUNDARY,
+    COMPUTE,
+    GRADIENT,
+    DeviceClock,
+    StepEvent,
+    StepRecord,
+    slowest_totals,
+    total_seconds,
+    whats,
+)
 from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
 
 _STATE_KEY = "whole_plan"
@@ -110,21 +119,19 @@ class WholeSchedule:
             weights.shard_state(optimizer)
         self.entries, self.device = self._model.entries, self._model.device
         self._clock = DeviceClock(self.device)
-        self._record: RecordedStep | None = None
+        self._found: RecordedStep | None = None
         self._steps = 0
-        self._times: dict[str, list[float]] = {}
-        self._whole_times: dict[str, list[float]] | None = None  # of plain steps, when they are over
-        self._turned = False
-        self._ready: set[int] = set()  # places in `alike` whose gradients came before the turn
+        self._record = StepRecord(DeviceClock())  # of plain steps
+        self._cut: StepRecord | None = None  # of steps with sections in two pieces, when those are over
         self._hooks = [
             parameter.register_post_accumulate_grad_hook(  # type: ignore[no-untyped-call]
-                lambda _, place=place: None if self._turned else self._ready.add(place)
+                lambda _, place=place: self._recorded_in.mark(GRADIENT, place)
             )
             for place, (_, parameter) in enumerate(self._model.alike)
         ]
         self._passes: list[SectionPass] = []
         self._in_step = self._in_backward = False
-        self._left = now()
+        self._left = self._record.now()
         self._executor: TaskExecutor | None = None
         self._plain = self._model.plain()
         self._adopt(self._plain, OrderedPlan.of(self._plain.operations.graph))
@@ -206,13 +213,13 @@ class WholeSchedule:
 
     def state(self) -> dict[str, Any]:
         """See :meth:`LateSteps.state`: the plan as plain values; empty during recording."""
-        if not self.planned or self._record is None:
+        if not self.planned or self._found is None:
             return {}
         plan = self.ordered.plan
         found = {
-            "times": dict(self._record.times),
-            "ready": list(self._record.ready),
-            "elements": list(self._record.elements),
+            "times": dict(self._found.times),
+            "ready": list(self._found.ready),
+            "elements": list(self._found.elements),
             "choices": {
                 name: [each.pieces, each.decomposition, list(each.channels)]
                 for name, each in plan.choices.items()
@@ -232,8 +239,8 @@ class WholeSchedule:
         if _STATE_KEY not in state:
             return
         state = state[_STATE_KEY]
-        self._record = RecordedStep(dict(state["times"]), list(state["ready"]), list(state["elements"]))
-        layout = self._model.layout(self._record, measure=False)
+        self._found = RecordedStep(dict(state["times"]), list(state["ready"]), list(state["elements"]))
+        layout = self._model.layout(self._found, measure=False)
         plan = WholePlan(
             choices={
                 name: OperationChoice(pieces, decomposition, tuple(channels))
@@ -243,8 +250,7 @@ class WholeSchedule:
         )
         ordered = OrderedPlan.of(layout.operations.graph, plan, sequence=state["sequence"])
         require_agreed(ordered)
-        self._adopt(layout, replace(ordered, predicted_seconds=state["predicted_seconds"]))
-        self._settled()
+        self._settle(layout, replace(ordered, predicted_seconds=state["predicted_seconds"]))
 
     def section(self, section: TensorParallelModule, x: torch.Tensor) -> torch.Tensor:
         """See :class:`SectionExecutor`."""
@@ -263,17 +269,17 @@ class WholeSchedule:
             )
         if not self._in_step:
             self._begin_step()
-            self._ready.clear()
         self._gap(self.operations.sections[number].before)
         made = SectionPass(self, number, x)
         self._passes.append(made)
         found = made.forward(x)
-        self._left = now()
+        self.left()
         return found
 
     def _begin_step(self) -> None:
         """Start a step at the first section: all-gathers may run in plan order."""
-        self._in_step, self._turned = True, False
+        self._in_step = True
+        self._recorded_in.begin()
         runs = {}
         for each, own in zip(self.entries, self.operations.sections, strict=True):
             for operation in {own.gather, own.second_gather} - {-1}:
@@ -292,36 +298,32 @@ class WholeSchedule:
         if made is self._passes[-1] and not self._in_backward:
             self._in_backward = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
-            self._turned = True
+            self._recorded_in.mark(BOUNDARY)
             self._mean(self.operations.early)
             self._gap(self.operations.turn)
 
     def left(self) -> None:
         """Called when a section's backward pass has returned to autograd."""
-        self._left = now()
+        self._left = self._record.now()
 
     def mean(self, number: int) -> None:
         """Called when the gradients of a section are available: queue their averaging."""
         self._mean(self.operations.sections[number].gradients)
 
-    def noted(self, operation: int) -> None:
-        """Record the time of an operation on this rank."""
-        if not self.planned:
-            name = self.ordered.graph.operations[operation].name
-            self._times.setdefault(name, []).append(self.executor.seconds.get(operation, 0.0))
-
     def _gap(self, operation: int) -> None:
         """End the training program's own computation."""
-        self._sync()
-        spent = now() - self._left
-        if not self.planned:
-            name = self.ordered.graph.operations[operation].name
-            self._times.setdefault(name, []).append(spent)
+        self._note(self.ordered.graph.operations[operation].name)
         self.executor.advance(operation)
 
-    def _sync(self) -> None:
+    def _note(self, name: str) -> None:
+        """Record the training program's own computation, on a device when it is over."""
         if not self.planned:
             self._clock.synchronize()
+            self._recorded_in.add(StepEvent(COMPUTE, name, self._left, self._record.now()))
+
+    @property
+    def _recorded_in(self) -> StepRecord:
+        return self._cut or self._record
 
     def _mean(self, operation: int) -> None:
         """Copy gradients into their bucket; it is averaged in plan order."""
@@ -341,31 +343,28 @@ class WholeSchedule:
     def _end_backward(self) -> None:
         """Called when autograd has finished."""
         self._mean(self.operations.late)
-        self._gap_at_end()
+        self._note("end")
         self.executor.advance()
         self.executor.wait_all()
         if not self.accumulates:
             for bucket in self._means.values():
                 bucket.hand_out()
-        for made in self._passes:
-            for operation in made.computed():
-                self.noted(operation)
         self._passes, self._in_step, self._in_backward = [], False, False
         if not self.planned:
             self._record_step()
-        self._left = now()
+        self.left()
 
     def _record_step(self) -> None:
         """End a recorded step: some are plain, some have sections in two chunks, then the plan is made."""
         self._steps += 1
-        if self._steps == (1 if self._whole_times is None else self._recorded + 1):
-            self._times = {}  # the first of each kind is not timed
+        first = self._steps == (1 if self._cut is None else self._recorded + 1)
+        self._recorded_in.end(counts=not first)  # the first of each kind is not timed
         if self._steps < self._recorded or self.accumulates:
             return
         if self._steps >= self._recorded + _CUT_STEPS or not self._cut_decisions():
             self._plan()
-        elif self._whole_times is None:
-            self._whole_times, self._times = self._times, {}
+        elif self._cut is None:
+            self._cut = StepRecord(DeviceClock())
             self._steps = self._recorded
             plan = WholePlan(choices={name: OperationChoice(2) for name in self._cut_decisions()})
             self._adopt(self._plain, OrderedPlan.of(self.operations.graph, plan))
@@ -374,48 +373,49 @@ class WholeSchedule:
         """Decisions about sections that may be split."""
         return [name for name in self.operations.graph.decisions() if name.startswith("sums of ")]
 
-    def _gap_at_end(self) -> None:
-        self._sync()
-        if not self.planned:
-            self._times.setdefault("end", []).append(now() - self._left)
-
     def _adopt(self, layout: StepLayout, ordered: OrderedPlan) -> None:
         """Use a plan from now on."""
         if self._executor is not None:
             self._executor.close()
         self.operations, self.ordered, self._means = layout.operations, ordered, layout.means
-        self._executor = TaskExecutor(ordered, self._model.channels, self.device, self._timeout_s)
+        record = None if self.planned else self._recorded_in
+        self._executor = TaskExecutor(ordered, self._model.channels, self.device, self._timeout_s, record)
 
     def _plan(self) -> None:
         """Build the graph from all ranks' records, and adopt the policy's plan for it."""
         elements = [each.elements for each in self.entries]
         everyone: list[Any] = [None] * len(self.groups.grid.ranks)
-        own = self._whole_times or self._times, self._times, sorted(self._ready), elements
+        plain, cut = (
+            [total_seconds(each) for each in one.steps] for one in (self._record, self._recorded_in)
+        )
+        last = self._recorded_in.last
+        turn = whats(last, BOUNDARY, GRADIENT).index(None)
+        own = plain, cut, sorted(set(whats(last, BOUNDARY, GRADIENT)[:turn])), elements
         dist.all_gather_object(everyone, own, group=self.groups.parent)
-        times = slowest_times([each[0] for each in everyone])
-        if self._whole_times is not None:
-            cut = slowest_times([each[1] for each in everyone])
-            more = [cut[name] - times[name] for name in cut if name.endswith((" forward", " backward"))]
+        times = slowest_totals([each[0] for each in everyone])
+        if self._cut is not None:
+            halved = slowest_totals([each[1] for each in everyone])
+            more = [halved[name] - times[name] for name in halved if name.endswith((" forward", " backward"))]
             times["piece"] = max(statistics.median(more), 0.0)
-        self._record = RecordedStep(times, everyone[0][2], everyone[0][3])
+        self._found = RecordedStep(times, everyone[0][2], everyone[0][3])
         other = next((rank for rank, each in enumerate(everyone) if each[3] != everyone[0][3]), None)
         if other is not None:
             raise InputError(
                 f"expected batches alike on all ranks, found sums of {everyone[other][3]} elements on rank {other} "
                 f"where rank 0 has {everyone[0][3]}: give all ranks as many rows."
             )
-        layout = self._model.layout(self._record)
+        layout = self._model.layout(self._found)
         held = [(parameter, parameter.grad) for _, parameter in self._model.alike]
-        self._adopt(layout, agreed_plan(layout.operations.graph, self.policy))
+        self._settle(layout, agreed_plan(layout.operations.graph, self.policy))
         for parameter, gradient in held:
             parameter.grad = gradient  # in the old buckets, until the next step has used them
-        self._settled()
 
-    def _settled(self) -> None:
-        """End the recording."""
+    def _settle(self, layout: StepLayout, ordered: OrderedPlan) -> None:
+        """End the recording with the policy's plan."""
         for hook in self._hooks:
             hook.remove()
         self._hooks, self.planned = [], True
+        self._adopt(layout, ordered)
 
 
 def schedule_whole_step(

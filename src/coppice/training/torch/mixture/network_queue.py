@@ -15,19 +15,16 @@ are there.
 
 from __future__ import annotations
 
-import contextlib
-import statistics
 from collections import deque
 from collections.abc import Callable, Sequence
+from contextlib import nullcontext
 from dataclasses import dataclass, field
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
-import torch.distributed as dist
 
-from coppice.errors import InputError
 from coppice.training.torch.core.launcher import Launcher
-from coppice.training.torch.core.measure import DeviceClock, now
+from coppice.training.torch.core.measure import COMMUNICATION, SENT, WAITED, StepEvent, StepRecord, now
 from coppice.training.torch.mixture.exchanges import (
     TASK,
     DirectExchanges,
@@ -35,8 +32,6 @@ from coppice.training.torch.mixture.exchanges import (
     Start,
     all_to_all,
 )
-
-COMPUTE, SENT, WAITED, GRADIENT, BOUNDARY = "compute", "sent", "waited", "gradient", "boundary"
 
 
 @dataclass(eq=False)
@@ -48,150 +43,7 @@ class NetworkJob:
     before: Any = None  # Event of a device after which its tensors are there
     after: Any = None  # Event of a device after which its result is there
     done: bool = False  # It is over; on a device: it is ordered behind `after`
-    seconds: float = 0.0  # Time from its start to its end
-
-
-class StepItem(NamedTuple):
-    """An event of a step, in program order."""
-
-    # :data:`COMPUTE`; :data:`SENT`, an exchange was asked for; :data:`WAITED`, the program went on when it
-    # was there; :data:`GRADIENT`; :data:`BOUNDARY`, the forward pass was over
-    kind: str
-    name: str = ""  # Of an exchange
-    seconds: float = 0.0  # Of computation, or of an exchange on the network
-    place: int = -1  # Of the tensor whose gradient it is
-
-
-class StepEvents:
-    """Recorded steps of this rank.
-
-    Args:
-        clock: The clock of the device.
-    """
-
-    def __init__(self, clock: DeviceClock) -> None:
-        self.now = clock.now
-        self._steps: list[list[StepItem]] = []
-        self._after: list[float] = []
-        self._items: list[StepItem] = []
-        self._at = 0.0
-        self._ended = 0.0
-        # Exchanges of the step under way, in the order in which they were asked for
-        self.jobs: list[NetworkJob] = []
-
-    def begin(self) -> None:
-        """Start a step."""
-        self._at = self.now()
-        if self._ended:
-            self._after.append(self._at - self._ended)
-        self._items, self.jobs = [], []
-
-    def exchange(self, name: str) -> None:
-        """Record a posted exchange."""
-        self._compute(self.now())
-        self._items.append(StepItem(SENT, name))
-
-    def waited(self, name: str, begin: float) -> None:
-        """Record a wait for an exchange, from its start."""
-        self._compute(begin)
-        self._items.append(StepItem(WAITED, name))
-        self._at = self.now()
-
-    def gradient(self, place: int) -> None:
-        """Record an available gradient."""
-        self._compute(self.now())
-        self._items.append(StepItem(GRADIENT, place=place))
-
-    def forward_ended(self) -> None:
-        """Record the boundary between forward and backward."""
-        self._compute(self.now())
-        self._items.append(StepItem(BOUNDARY))
-
-    def end_backward(self) -> None:
-        """Record the end of the backward pass; all-reduces may be outstanding."""
-        self._compute(self.now())
-        jobs = iter(self.jobs)
-        self._steps.append(
-            [each._replace(seconds=next(jobs).seconds) if each.kind == SENT else each for each in self._items]
-        )
-
-    def ended(self) -> None:
-        """Record the end of all all-reduces."""
-        self._ended = self.now()
-
-    def _compute(self, until: float) -> None:
-        self._items.append(StepItem(COMPUTE, seconds=max(0.0, until - self._at)))
-        self._at = until
-
-    def alike(self) -> list[list[StepItem]]:
-        """Recorded steps with the same events as the last one."""
-        form = _form(self._steps[-1])
-        return [step for step in self._steps if _form(step) == form]
-
-    def medians(self) -> list[StepItem]:
-        """Step with median times of this rank."""
-        return _median_step(self.alike())
-
-    def between(self) -> float:
-        """Median time between steps."""
-        return statistics.median(self._after) if self._after else 0.0
-
-
-def agreed_step(events: StepEvents, group: Any) -> tuple[list[StepItem], float]:
-    """Merged step of all ranks, and the time between steps."""
-    told: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(told, (events.alike(), events.between()), group=group)
-    return merged_steps([steps for steps, _ in told]), max(after for _, after in told)
-
-
-def merged_steps(told: Sequence[Sequence[Sequence[StepItem]]]) -> list[StepItem]:
-    """Merge the steps of all ranks, by median times.
-
-    In each step computation from one exchange to the next is that of the rank for which it took longest, as the others
-    wait for it; an exchange is as long as for the rank that came last, which waits for nobody.
-
-    Args:
-        told: For each rank its steps; the last ones of all count.
-
-    Examples:
-        >>> fast = [StepItem("compute", seconds=1.0), StepItem("sent", "a", 5.0)]
-        >>> slow = [StepItem("compute", seconds=3.0), StepItem("sent", "a", 3.0)]
-        >>> [each.seconds for each in merged_steps([[fast], [slow]])]
-        [3.0, 3.0]
-    """
-    forms = [[(each.kind, each.name) for each in steps[-1]] for steps in told]
-    differing = next((rank for rank, form in enumerate(forms) if form != forms[0]), None)
-    if differing is not None:
-        raise InputError(
-            f"expected steps of the same exchanges and gradients on all ranks, found others on rank {differing}: run "
-            "the same layers on all."
-        )
-    count = min(len(steps) for steps in told)
-    return _median_step([_slowest([steps[at - count] for steps in told]) for at in range(count)])
-
-
-def _slowest(steps: Sequence[Sequence[StepItem]]) -> list[StepItem]:
-    """Elementwise slowest of one step on all ranks."""
-    found: list[StepItem] = []
-    first = 0
-    ends = [at for at, each in enumerate(steps[0]) if each.kind == SENT]
-    for end in [*ends, len(steps[0])]:
-        found += max((step[first:end] for step in steps), key=lambda part: sum(each.seconds for each in part))
-        if end < len(steps[0]):
-            found.append(steps[0][end]._replace(seconds=min(step[end].seconds for step in steps)))
-        first = end + 1
-    return [own._replace(place=each.place) for own, each in zip(found, steps[0], strict=True)]
-
-
-def _median_step(steps: Sequence[Sequence[StepItem]]) -> list[StepItem]:
-    return [
-        each._replace(seconds=statistics.median(step[at].seconds for step in steps))
-        for at, each in enumerate(steps[-1])
-    ]
-
-
-def _form(step: Sequence[StepItem]) -> list[tuple[str, str, int]]:
-    return [(each.kind, each.name, each.place) for each in step]
+    events: list[StepEvent] | None = None  # Of the step that it is recorded in
 
 
 EXCHANGE = -1
@@ -210,10 +62,8 @@ class _QueuedExchange:
     def wait(self) -> torch.Tensor:
         """See :meth:`PostedExchange.wait`."""
         watch = self.queue.watch
-        begin = watch.now() if watch is not None else 0.0
-        self.queue.wait(self.job)
-        if watch is not None:
-            watch.waited(self.job.name, begin)
+        with nullcontext() if watch is None else watch.timed(WAITED, self.job.name):
+            self.queue.wait(self.job)
         return self.output
 
 
@@ -237,7 +87,7 @@ class NetworkQueue:
         self.started: list[str] = []  # Names of what was started since the last :meth:`begin`, in their order
         # What the program did since then: what it asked for, what had its gradients and what it noted
         self.told: list[str] = []
-        self.watch: StepEvents | None = None  # Gets the times of exchanges; None: nobody wants them
+        self.watch: StepRecord | None = None  # Gets the events of exchanges; None: nobody wants them
         self._launcher.serve("queue", self._next, self._execute)
 
     def post(
@@ -253,10 +103,10 @@ class NetworkQueue:
             return [self._exchange(output, rows, received, sent, group)]
 
         if self.watch is not None:
-            self.watch.exchange(name)
+            self.watch.mark(SENT, name)
         job = self._job(name, start)
         if self.watch is not None:
-            self.watch.jobs.append(job)
+            job.events = self.watch.current
         with self._changed:
             self.told.append(f"asked for {name}")
             self._asked.append(job)
@@ -349,7 +199,7 @@ class NetworkQueue:
 
     def _execute(self, job: NetworkJob) -> None:
         stream = self._stream
-        with torch.cuda.stream(stream) if stream is not None else contextlib.nullcontext():
+        with torch.cuda.stream(stream) if stream is not None else nullcontext():
             self._launcher.order_behind([job.before])
             begin = now()
             for work in job.start():
@@ -358,7 +208,8 @@ class NetworkQueue:
                 stream is not None and self.watch is not None
             ):  # times are those of the work, not of its submission
                 stream.synchronize()
-            job.seconds = now() - begin
+            if job.events is not None:
+                job.events.append(StepEvent(COMMUNICATION, job.name, begin, now()))
             job.after = self._launcher.mark()
         with self._changed:
             job.done = True

@@ -19,8 +19,16 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.iteration.policies.whole.lina import packed_experts, remote_share
+from coppice.training.torch.core.measure import (
+    COMPUTE,
+    SENT,
+    WAITED,
+    StepItem,
+    StepRecord,
+    alike_steps,
+    median_step,
+)
 from coppice.training.torch.mixture.layer import MixtureOfExperts
-from coppice.training.torch.mixture.network_queue import COMPUTE, SENT, WAITED, StepEvents, StepItem
 
 
 @dataclass
@@ -43,14 +51,14 @@ class Packing:
     def layers_to_double(
         self,
         layers: Iterable[MixtureOfExperts],
-        events: StepEvents,  # Times of a step on this rank
+        record: StepRecord,  # Steps of this rank
         agree: Callable[[Callable[[], Any]], Any],  # Lets rank 0 decide
     ) -> list[MixtureOfExperts]:
         """Layers whose experts are packed now."""
         every = list(layers)
 
         def chosen() -> list[int]:
-            items = events.medians()
+            items = median_step(alike_steps(record))
             return [at for at, layer in enumerate(every) if self._gains(layer, items)]
 
         numbers = agree(chosen)
@@ -86,21 +94,21 @@ def piece_seconds(items: Sequence[StepItem], label: str) -> tuple[float, float] 
     """Forward times of a layer's experts and of one exchange for a chunk; None: nothing is exchanged.
 
     Examples:
-        >>> step = [StepItem("sent", "m dispatch 0", 4.0), StepItem("compute"), StepItem("waited", "m dispatch 0"),
-        ...         StepItem("compute", seconds=3.0), StepItem("sent", "m combine 0", 2.0)]
+        >>> step = [StepItem(SENT, "m dispatch 0", 4.0), StepItem(COMPUTE), StepItem(WAITED, "m dispatch 0"),
+        ...         StepItem(COMPUTE, seconds=3.0), StepItem(SENT, "m combine 0", 2.0)]
         >>> piece_seconds(step, "m")
         (3.0, 3.0)
     """
     exchanged = [
         each.seconds
         for each in items
-        if each.kind == SENT and each.name.rpartition(" ")[0] in (f"{label} dispatch", f"{label} combine")
+        if each.kind == SENT and each.what.rpartition(" ")[0] in (f"{label} dispatch", f"{label} combine")
     ]
     computed = [
         items[at + 1].seconds
         for at, each in enumerate(items[:-1])
         if each.kind == WAITED
-        and each.name.rpartition(" ")[0] == f"{label} dispatch"
+        and each.what.rpartition(" ")[0] == f"{label} dispatch"
         and items[at + 1].kind == COMPUTE
     ]
     if not exchanged or not computed:

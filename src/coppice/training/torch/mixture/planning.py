@@ -21,15 +21,8 @@ from coppice.iteration.policies.whole.operations import (
     WholePlan,
 )
 from coppice.iteration.tasks import run_tasks
-from coppice.training.torch.mixture.network_queue import (
-    BOUNDARY,
-    COMPUTE,
-    EXCHANGE,
-    GRADIENT,
-    SENT,
-    WAITED,
-    StepItem,
-)
+from coppice.training.torch.core.measure import BOUNDARY, COMPUTE, GRADIENT, SENT, WAITED, StepItem
+from coppice.training.torch.mixture.network_queue import EXCHANGE
 
 _START = 1e-6
 """Unit of the costs of a start, in seconds."""
@@ -109,20 +102,20 @@ class _Step(OperationRows):
             elif item.kind == SENT:
                 if self.one_queue:
                     self._close()
-                opened = _group_of(item.name)
+                opened = _group_of(item.what)
                 if opened and not opened[1]:
                     groups[opened[0]] = groups.get(opened[0], 0) + 1
                 name = f"{opened[0]} {groups[opened[0]]}" if opened and opened[0] in groups else ""
-                posted[item.name] = self._exchange(item, name)
-                self.exchanges[posted[item.name]] = backward
-                group, first = "", item.name if opened and not opened[1] else ""
+                posted[item.what] = self._exchange(item, name)
+                self.exchanges[posted[item.what]] = backward
+                group, first = "", item.what if opened and not opened[1] else ""
             elif item.kind == WAITED:
-                self.before = [*self.before, posted[item.name]]
-                if item.name == first:
+                self.before = [*self.before, posted[item.what]]
+                if item.what == first:
                     group = self.operations[posted[first]].group
             elif item.kind == GRADIENT:
                 group = ""
-                self._gradient(item.place)
+                self._gradient(item.what)
             elif item.kind == BOUNDARY:
                 backward = True
         self._close()

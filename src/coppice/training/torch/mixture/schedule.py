@@ -20,7 +20,16 @@ from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.core.agree import broadcast_from_first, require_alike, trained_parameters
-from coppice.training.torch.core.measure import DeviceClock, measure_network
+from coppice.training.torch.core.measure import (
+    BOUNDARY,
+    GRADIENT,
+    DeviceClock,
+    StepItem,
+    StepRecord,
+    alike_steps,
+    measure_network,
+    merged_steps,
+)
 from coppice.training.torch.mixture.exchanges import (
     DirectExchanges,
     PostedExchange,
@@ -30,7 +39,7 @@ from coppice.training.torch.mixture.exchanges import (
     group_of_ranks,
 )
 from coppice.training.torch.mixture.layer import mixture_layers
-from coppice.training.torch.mixture.network_queue import NetworkQueue, StepEvents, StepItem, agreed_step
+from coppice.training.torch.mixture.network_queue import NetworkQueue
 from coppice.training.torch.mixture.packing import Packing, pack_layer
 from coppice.training.torch.mixture.planning import (
     GradientMessage,
@@ -117,7 +126,7 @@ class MixtureSchedule:
                 f"found {len(self._layers)} of them: build them with the group that trains."
             )
         self._recorded = recorded
-        self._events: StepEvents | None = None
+        self._record: StepRecord | None = None
         self._attached = ModuleAttachments()
         self._of_tensors: list[RemovableHandle] = []
         self._learn(optimizer)
@@ -136,7 +145,7 @@ class MixtureSchedule:
         self.optimizer = cast("ScheduledOptimizer", optimizer)
         self.optimizer.adopt(self)
         self._in_backward = False
-        self._record()
+        self._start_recording()
 
     @property
     def predicted_seconds(self) -> float:
@@ -155,13 +164,13 @@ class MixtureSchedule:
         if self._packing is None or self._recording:
             return
         if self._packing.looking:
-            events, self._events, self.queue.watch = self._events, None, None
-            assert events is not None
-            for layer in self._packing.layers_to_double(self._layers.values(), events, self._agree):
+            record, self._record, self.queue.watch = self._record, None, None
+            assert record is not None
+            for layer in self._packing.layers_to_double(self._layers.values(), record, self._agree):
                 pack_layer(layer, self.optimizer, self._model)
             if self._packing.packed:
                 self._learn(self.optimizer)
-                self._record()
+                self._start_recording()
         elif self._packing.end_step():
             self._watch()
 
@@ -274,14 +283,12 @@ class MixtureSchedule:
 
     def _watch(self) -> None:
         """Time a step."""
-        device = self._trained[0].device
-        self._events = StepEvents(DeviceClock(device))
-        self.queue.watch = self._events
+        self._record = self.queue.watch = StepRecord(DeviceClock(self._trained[0].device))
 
-    def _record(self) -> None:
+    def _start_recording(self) -> None:
         """Start recording: all-to-alls unsplit, all-reduces after backward."""
         self._iteration = 0
-        self._events = None
+        self._record = None
         self.plain_seconds = 0.0
         sums = [
             GradientMessage(places, sum(self._gradients.bytes[each] for each in places), group)
@@ -314,14 +321,14 @@ class MixtureSchedule:
     def _model_starts(self, *_: object) -> None:
         if not (self._model.training and torch.is_grad_enabled()):
             return
-        if self._recording and self._iteration and self._events is None:  # the first one is not timed
+        if self._recording and self._iteration and self._record is None:  # the first one is not timed
             self._watch()
-        if self._events is not None:
-            self._events.begin()
+        if self._record is not None:
+            self._record.begin()
 
     def _model_ends(self, *_: object) -> None:
-        if self._model.training and torch.is_grad_enabled() and self._events is not None:
-            self._events.forward_ended()
+        if self._model.training and torch.is_grad_enabled() and self._record is not None:
+            self._record.mark(BOUNDARY)
 
     def _arrived(self, parameter: torch.Tensor) -> None:
         """Called when autograd has made a gradient."""
@@ -336,8 +343,8 @@ class MixtureSchedule:
             )
         if place not in self._sum_of:
             return
-        if self._events is not None:
-            self._events.gradient(place)
+        if self._record is not None:
+            self._record.mark(GRADIENT, place)
         scale = 1.0 if place in self._experts else 1 / len(self._streams.ranks)
         torch.mul(gradient, scale, out=self._views[place])
         number = self._sum_of[place]
@@ -375,16 +382,16 @@ class MixtureSchedule:
                 f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}: freeze what is not used "
                 "(requires_grad=False), or use it in every iteration."
             )
-        if self._events is not None:
-            self._events.end_backward()
+        if self._record is not None:
+            self._record.end()
         if self._recording:
             for number in range(len(self.plan.sums)):
                 self._ready(number)
         self.queue.drain()
         for place, view in self._views.items():
             self._trained[place].grad = view
-        if self._events is not None:
-            self._events.ended()
+        if self._record is not None:
+            self._record.settle()
         if self._recording:
             self._iteration += 1
             if not self._recording:
@@ -392,9 +399,12 @@ class MixtureSchedule:
 
     def _replan(self) -> None:
         """Adopt the policy's plan of the recording on all ranks."""
-        assert self._events is not None
-        items, after = agreed_step(self._events, self._streams.group("sums"))
-        self._events = self.queue.watch = None
+        assert self._record is not None
+        everyone: list[Any] = [None] * len(self._streams.ranks)
+        own = alike_steps(self._record), self._record.between_seconds()
+        dist.all_gather_object(everyone, own, group=self._streams.group("sums"))
+        items, after = merged_steps([steps for steps, _ in everyone]), max(after for _, after in everyone)
+        self._record = self.queue.watch = None
         self._network = self._measured_network()
         found = self._agree(lambda: self._planned(items, after))
         self.plain_seconds = found[1]

@@ -23,8 +23,15 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.tictac import TicTac
-from coppice.training.torch.core.measure import DeviceClock, measure_network
-from coppice.training.torch.overlap.recorder import IterationTimes, launch_plan
+from coppice.training.torch.core.measure import (
+    BOUNDARY,
+    GRADIENT,
+    READ,
+    DeviceClock,
+    StepRecord,
+    measure_network,
+)
+from coppice.training.torch.overlap.recorder import launch_plan, tensor_times
 
 
 @dataclass(frozen=True)
@@ -97,7 +104,7 @@ class PrefetchOrder:
                 "expected a model that is sharded by fully_shard, found none: call it on the model first."
             )
         self._device = self._held[0][0].device
-        self._times = IterationTimes(len(self._modules), DeviceClock(self._device))
+        self._record = StepRecord(DeviceClock(self._device))
         self._started: list[int] = []
         self._ended: list[int] = []
         self._iterations = 0
@@ -115,7 +122,7 @@ class PrefetchOrder:
                         lambda _, place=place: self._arrived(place)
                     )
                 )
-        self._hooks.append(model.register_forward_hook(lambda *_: self._times.end_forward()))
+        self._hooks.append(model.register_forward_hook(lambda *_: self._record.mark(BOUNDARY)))
 
     def close(self) -> None:
         """Restore FSDP2's own order."""
@@ -144,12 +151,12 @@ class PrefetchOrder:
             self._order()
             return
         self._started, self._ended = [], []
-        self._times.begin_forward()
+        self._record.begin()
 
     def _starts(self, place: int) -> None:
         if self._counts() and place not in self._started:
             self._started.append(place)
-            self._times.read((place,))
+            self._record.mark(READ, place)
 
     def _ends(self, place: int) -> None:
         if self._counts() and place not in self._ended:
@@ -162,12 +169,11 @@ class PrefetchOrder:
         if not self._in_backward:
             self._in_backward = True
             torch.autograd.Variable._execution_engine.queue_callback(self._end)  # noqa: SLF001 (as FSDP2 does)
-        self._times.arrive(place)
+        self._record.mark(GRADIENT, place)
 
     def _end(self) -> None:
         self._in_backward = False
-        if self._iterations:  # the first one is not timed
-            self._times.end_backward()
+        self._record.end(counts=self._iterations > 0)  # the first one is not timed
         self._iterations += 1
 
     def _order(self) -> None:
@@ -175,7 +181,7 @@ class PrefetchOrder:
         self._forget()
         everyone: Any = dist.group.WORLD if self._group is None else self._group
         network = self._network or measure_network(everyone, self._device)
-        forward, backward = self._times.seconds()
+        forward, backward = tensor_times(self._record, len(self._modules))
         told: list[Any] = [(self._started, self._ended, forward, backward)]
         dist.broadcast_object_list(told, src=dist.get_process_group_ranks(everyone)[0], group=everyone)
         started, ended, forward, backward = told[0]

@@ -23,7 +23,7 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.order import Work
 from coppice.iteration.step.plan import LayerPass
 from coppice.training.torch.attached import ModuleAttachments
-from coppice.training.torch.core.measure import DeviceClock, Timings
+from coppice.training.torch.core.measure import BACKWARD, DeviceClock, StepEvent, StepRecord, median_seconds
 from coppice.training.torch.ordering.separable import SeparableLayer, separable_layer
 
 
@@ -54,8 +54,7 @@ class DeferredGradients:
         self._attached = ModuleAttachments()
         self._begun_split = False  # a forward pass that began whole is recomputed whole
         self._separable: set[int] = set()
-        self._clocks = [DeviceClock(each.device) for each in trained]
-        self._times = Timings(DeviceClock())
+        self._record = StepRecord(DeviceClock(trained[0].device if trained else None))
         self._begun: dict[int, float] = {}
         self._deferred: tuple[int, ...] = ()
         self._gates: dict[int, tuple[_Waiting, torch.Tensor]] = {}
@@ -92,7 +91,7 @@ class DeferredGradients:
 
     def times(self) -> WeightTimes:
         """Recorded times."""
-        places, found = range(len(self._trained)), self._times.medians()
+        places, found = range(len(self._trained)), median_seconds(self._record.all_events(), BACKWARD)
         separable = [place in self._separable and place in found for place in places]
         return WeightTimes([found.get(place, 0.0) for place in places], separable)
 
@@ -119,13 +118,13 @@ class DeferredGradients:
     def starts(self, place: int) -> None:
         """Called when a deferred gradient begins."""
         if self.timing:
-            self._begun[place] = self._clocks[place].now()
+            self._begun[place] = self._record.now()
 
     def arrived(self, place: int) -> None:
         """Called when a gradient is accumulated."""
         begun = self._begun.pop(place, None)
         if begun is not None:
-            self._times.add(place, self._clocks[place].now() - begun)
+            self._record.add(StepEvent(BACKWARD, place, begun, self._record.now()))
 
     def _gate(self, place: int) -> tuple[_Waiting, torch.Tensor]:
         parameter = self._trained[place]

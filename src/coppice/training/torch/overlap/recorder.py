@@ -41,7 +41,15 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, 
 from coppice.iteration.step.plan import Message
 from coppice.iteration.step.workloads import steady_iteration
 from coppice.iteration.tasks import run_tasks
-from coppice.training.torch.core.measure import DeviceClock, measure_network
+from coppice.training.torch.core.measure import (
+    BOUNDARY,
+    GRADIENT,
+    READ,
+    DeviceClock,
+    StepRecord,
+    measure_network,
+    whats,
+)
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients
 from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.pending import uncompiled
@@ -205,77 +213,39 @@ class Readers(TorchFunctionMode):
         return func(*args, **(kwargs or {}))
 
 
-class IterationTimes:
-    """Recorded times of parameters.
+def tensor_times(record: StepRecord, count: int) -> tuple[list[float], list[float]]:
+    """Median forward and backward time of each tensor, 0 for unseen ones.
+
+    A tensor's forward time is from when a module that reads it starts to when that of the next one does; its backward
+    time from the gradient before it to its own. What lies between iterations (the optimizer's step, the next batch)
+    counts as forward time of the first one.
 
     Args:
-        count: Number of trained parameters.
-        clock: The clock of the device.
+        record: Reads, boundaries and gradients of iterations; steps without one of them do not count.
+        count: Number of trained tensors.
     """
-
-    def __init__(self, count: int, clock: DeviceClock) -> None:
-        self._now = clock.now
-        self._forward: list[list[float]] = [[] for _ in range(count)]
-        self._backward: list[list[float]] = [[] for _ in range(count)]
-        self.ready: list[int] = []
-        self._between: list[float] = []
-        self._ended: float | None = None
-        self._first: int | None = None
-        self._reset()
-
-    def _reset(self) -> None:
-        self._events: list[tuple[float, int]] = []
-        self._begin = 0.0
-        self._turned = 0.0
-        self._arrived: list[tuple[float, int]] = []
-
-    def begin_forward(self) -> None:
-        """Called when the model starts."""
-        self._reset()
-        self._begin = self._now()
-        if self._ended is not None:
-            self._between.append(self._begin - self._ended)
-            self._ended = None
-
-    def read(self, places: Sequence[int]) -> None:
-        """Called when a module that reads these parameters starts."""
-        now = self._now()
-        known = {place for _, place in self._events}
-        self._events += [(now, place) for place in places if place not in known]
-
-    def end_forward(self) -> None:
-        """Called when the model returns."""
-        self._turned = self._now()
-
-    def arrive(self, place: int) -> None:
-        """Called when a gradient is available."""
-        self._arrived.append((self._now(), place))
-
-    def end_backward(self) -> None:
-        """Called when gradients are averaged; a complete iteration is counted."""
-        self._ended = self._now()
-        if not self._events or not self._arrived or not self._turned:
-            return
-        self._first = self._events[0][1]
-        turns = [(self._begin, self._events[0][1]), *self._events[1:], (self._turned, -1)]
-        for (start, place), (end, _) in itertools.pairwise(turns):
-            self._forward[place].append(end - start)
-        before = self._turned
-        for at, place in self._arrived:
-            self._backward[place].append(at - before)
-            before = at
-        self.ready = [place for _, place in self._arrived]
-
-    def seconds(self) -> tuple[list[float], list[float]]:
-        """Median forward and backward time of each parameter, 0 for unseen ones.
-
-        What lies between iterations (the optimizer's step, the next batch) counts as forward time of the first one.
-        """
-        forward = [statistics.median(times) if times else 0.0 for times in self._forward]
-        backward = [statistics.median(times) if times else 0.0 for times in self._backward]
-        if self._between and self._first is not None:
-            forward[self._first] += statistics.median(self._between)
-        return forward, backward
+    forward: list[list[float]] = [[] for _ in range(count)]
+    backward: list[list[float]] = [[] for _ in range(count)]
+    first: int | None = None
+    for step in record.steps:
+        reads: dict[int, float] = {}
+        for each in step:
+            if each.kind == READ:
+                reads.setdefault(each.what, each.begin)
+        turn = next((each.begin for each in reversed(step) if each.kind == BOUNDARY), None)
+        made = [each for each in step if each.kind == GRADIENT]
+        if not reads or not made or turn is None:
+            continue
+        first = next(iter(reads))
+        starts = [step[0].begin, *[*reads.values()][1:], turn]
+        for place, (start, end) in zip(reads, itertools.pairwise(starts), strict=True):
+            forward[place].append(end - start)
+        for each, before in zip(made, [turn, *(each.begin for each in made)], strict=False):
+            backward[each.what].append(each.begin - before)
+    medians = [[statistics.median(times) if times else 0.0 for times in each] for each in (forward, backward)]
+    if first is not None:
+        medians[0][first] += record.between_seconds()
+    return medians[0], medians[1]
 
 
 _RECORDED = "schedule() times the first iterations: the graph is whole when they are over"
@@ -314,10 +284,9 @@ class Recorder:
         self._watch, self._recorded = watch, recorded
         device = trained[0].device
         self._network = network or measure_network(streams.group("network"), device)
-        self._times = IterationTimes(len(trained), DeviceClock(device))
+        self._record = StepRecord(DeviceClock(device))
         self._readers: Readers | None = None
         self._read_order: list[int] = []
-        self._arrival: list[int] = []
         self._iteration = 0
 
     @property
@@ -359,7 +328,7 @@ class Recorder:
             self._readers = Readers(self._model, self._trained)
             self._readers.__enter__()
         elif self.active:
-            self._times.begin_forward()
+            self._record.begin()
 
     @uncompiled(_RECORDED)
     def model_ends(self) -> None:
@@ -371,31 +340,25 @@ class Recorder:
             if self._weights is not None:
                 self._weights.watch(self._model, self._readers.modules)
         elif self.active:
-            self._times.end_forward()
+            self._record.mark(BOUNDARY)
 
     @uncompiled(_RECORDED)
     def read(self, places: Sequence[int]) -> None:
         """Called when a module that reads some tensors starts."""
-        self._times.read(places)
-
-    def begin_backward(self) -> None:
-        """Called when a backward pass starts."""
-        self._arrival = []
+        self._record.mark(READ, *places)
 
     def arrived(self, place: int) -> None:
         """Called when autograd has made a gradient."""
-        self._times.arrive(place)
+        self._record.mark(GRADIENT, place)
         if self._weights is not None:
             self._weights.arrived(place)
-        self._arrival.append(place)
 
     def end_backward(self, policy: DataParallelPolicy) -> bool:
         """Called when a backward pass ends; returns whether to make a plan.
 
         DDP builds its buckets anew after the first iteration, of which the order of gradients is all that it needs.
         """
-        if self._iteration:
-            self._times.end_backward()
+        self._record.end(counts=self._iteration > 0)
         self._iteration += 1
         return bool(self._read_order) and (
             self._iteration >= self._recorded or (self._iteration == 1 and isinstance(policy, Bucketed))
@@ -404,9 +367,10 @@ class Recorder:
     def agree(self, policy: DataParallelPolicy) -> LayerWorkload:
         """Workload recorded by rank 0 so far; layers are tensors, ordered for the policy."""
         group = self._streams.group("network")
-        forward, backward = self._times.seconds()
+        forward, backward = tensor_times(self._record, len(self._trained))
+        arrival = whats(self._record.last, GRADIENT)
         weights = None if self._weights is None else self._weights.times()
-        told: list[Any] = [(forward, backward, weights, self._arrival, self._in_turn())]
+        told: list[Any] = [(forward, backward, weights, arrival, self._in_turn(arrival))]
         dist.broadcast_object_list(told, src=self._streams.ranks[0], group=group)
         forward, backward, weights, ready, read = told[0]
         barrier = policy.update_scope is UpdateScope.BARRIER
@@ -430,10 +394,10 @@ class Recorder:
             self.workload = workload
         return workload
 
-    def _in_turn(self) -> list[int]:
+    def _in_turn(self, arrival: Sequence[int]) -> list[int]:
         """Tensors in forward order, those of one module against the order of their gradients."""
         assert self._readers is not None
-        readers, arrived = self._readers.modules, {place: turn for turn, place in enumerate(self._arrival)}
+        readers, arrived = self._readers.modules, {place: turn for turn, place in enumerate(arrival)}
         return [
             place
             for _, alike in groupby(self._read_order, key=lambda each: [id(one) for one in readers[each]])

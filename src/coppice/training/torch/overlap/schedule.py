@@ -415,7 +415,6 @@ class OverlapSchedule:
                 self._execute(self.workload)
         self._in_backward = True
         self._made = []
-        self._recorder.begin_backward()
         self._executor.begin()
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
 

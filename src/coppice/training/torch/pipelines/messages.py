@@ -8,7 +8,6 @@ the names that tasks have in simulation.
 
 from __future__ import annotations
 
-import threading
 import time
 from collections import deque
 from collections.abc import Callable, Iterable
@@ -19,38 +18,41 @@ from typing import Any
 import torch
 
 from coppice.training.torch.core.launcher import Launcher
+from coppice.training.torch.core.measure import (
+    BACKWARD,
+    COMMUNICATION,
+    FORWARD,
+    NOTE,
+    DeviceClock,
+    StepRecord,
+    whats,
+)
 
 
-class DeviceRecord:
-    """Names of tasks by stream, in start order."""
+class DeviceRecord(StepRecord):
+    """Passes, launches and other events of a device in the order in which they began, by the names of simulation."""
 
     def __init__(self) -> None:
-        self._lock = threading.Lock()
-        self.passes: list[str] = []  # Passes on the device
-        self.sums: list[str] = []  # Messages with gradients, when they are launched
-        self.events: list[str] = []  # Both and more (`waited`, `updated`), in one order
+        super().__init__(DeviceClock())
 
-    def ran(self, name: str) -> None:
-        """Record the start of a pass."""
-        with self._lock:
-            self.passes.append(name)
-            self.events.append(name)
+    @property
+    def passes(self) -> list[str]:
+        """Passes on the device."""
+        return whats(self.current, FORWARD, BACKWARD)
 
-    def launched(self, name: str) -> None:
-        """Record the launch of a message."""
-        with self._lock:
-            self.sums.append(name)
-            self.events.append(name)
+    @property
+    def sums(self) -> list[str]:
+        """Messages with gradients, when they are launched."""
+        return whats(self.current, COMMUNICATION)
 
-    def noted(self, name: str) -> None:
-        """Record another event."""
-        with self._lock:
-            self.events.append(name)
+    @property
+    def events(self) -> list[str]:
+        """All of it (`waited`, `updated`), in one order."""
+        return whats(self.current, FORWARD, BACKWARD, COMMUNICATION, NOTE)
 
     def clear(self) -> None:
         """Clear the record."""
-        with self._lock:
-            self.passes, self.sums, self.events = [], [], []
+        self.current = []
 
 
 ACTIVATIONS, EMBEDDING, GRADIENTS = range(3)
@@ -149,7 +151,7 @@ class MessageQueues:
     def submit(self, queue: str, each: LaunchedMessage) -> None:
         """Append a message to a queue."""
         each.ready = self._launcher.mark()
-        self._record.noted(f"{each.name} asked for")
+        self._record.mark(NOTE, f"{each.name} asked for")
         with self._changed:
             self._tokens.begin(each.urgency)
             new = queue not in self._queues
@@ -182,7 +184,7 @@ class MessageQueues:
 
     def _launch(self, each: LaunchedMessage) -> None:
         self._launcher.order_behind([each.ready])
-        self._record.launched(each.name)
+        self._record.mark(COMMUNICATION, each.name)
         each.works = [work for work in each.start() if work is not None]
         for work in each.works:
             work.wait()

@@ -25,7 +25,7 @@ from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipeline
 from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.step.lower import StepGraph
 from coppice.iteration.step.workloads import stages_graph, steady_iteration
-from coppice.training.torch.core.measure import Timings, measure_network
+from coppice.training.torch.core.measure import BACKWARD, FORWARD, StepRecord, measure_network, median_seconds
 from coppice.training.torch.pipelines.channels import PipelineLayout
 from coppice.training.torch.pipelines.messages import EMBEDDING, GRADIENTS
 
@@ -239,7 +239,7 @@ def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> t
 
 def gathered_costs(
     layout: PipelineLayout,
-    times: Timings,  # Times of the passes of this device
+    record: StepRecord,  # Passes of this device, by stage and what they do
     # For each stage of this device bytes of its gradients, of its embedding, and the share of rows touched
     own: Mapping[int, tuple[float, float, float]],
     *,
@@ -252,7 +252,8 @@ def gathered_costs(
     if network is None:
         network = measure_network(layout.replica_group, device) if layout.replicas > 1 else (1e9, 0.0)
     said: list[Any] = [None] * dist.get_world_size(layout.everyone)
-    dist.all_gather_object(said, (times.medians(), dict(own), network, transfer()), group=layout.everyone)
+    seconds = median_seconds(record.all_events(), FORWARD, BACKWARD)
+    dist.all_gather_object(said, (seconds, dict(own), network, transfer()), group=layout.everyone)
     everyone = dist.get_process_group_ranks(layout.everyone)
     row = [said[everyone.index(rank)] for rank in layout.rows[0]]
     medians = {key: value for each in row for key, value in each[0].items()}

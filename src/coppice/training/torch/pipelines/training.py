@@ -22,7 +22,7 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, target_of
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.core.agree import require_equal_arguments
-from coppice.training.torch.core.measure import DeviceClock, Timings
+from coppice.training.torch.core.measure import BACKWARD, FORWARD, NOTE, DeviceClock, StepRecord
 from coppice.training.torch.pipelines.channels import PipelineLayout, StageChannels, TensorKind
 from coppice.training.torch.pipelines.messages import DeviceRecord, LinkTokens
 from coppice.training.torch.pipelines.plan import (
@@ -133,8 +133,8 @@ class PipelineTraining:
             tokens=tokens,
             max_norm=max_norm,
         )
-        self._times: Timings | None = (
-            Timings(DeviceClock(self._device)) if workload is None and recorded else None
+        self._times: StepRecord | None = (
+            StepRecord(DeviceClock(self._device)) if workload is None and recorded else None
         )
         self._inputs: dict[int, tuple[torch.Tensor, ...]] = {}
         self._targets: dict[int, Any] = {}
@@ -274,7 +274,7 @@ class PipelineTraining:
             source = each._replace(stage=each.stage - 1)
             inputs, trained = self._taken(source)
         self._updates.open(each.stage, group)
-        self.record.ran(self._named(each))
+        self.record.mark(_kind(each), self._named(each))
         with self._timed(each):
             outputs = stage.forward(
                 each.micro_batch,
@@ -294,7 +294,7 @@ class PipelineTraining:
         if not stage.last and each.work is not Work.WEIGHT:
             source = StagePass(each.stage + 1, Work.BACKWARD, each.micro_batch)
             gradients, _ = self._taken(source)
-        self.record.ran(self._named(each))
+        self.record.mark(_kind(each), self._named(each))
         with self._timed(each):
             if each.work is Work.BACKWARD:
                 given = stage.backward(each.micro_batch, gradients)
@@ -323,7 +323,7 @@ class PipelineTraining:
         if target in self.stages:
             self._given[message] = list(tensors)
             return
-        self.record.noted(f"{self._named(each)} sent")
+        self.record.mark(NOTE, f"{self._named(each)} sent")
         forward = each.work is Work.FORWARD
         self._channels.send(message, self._device_of[target], tensors, says_kinds=forward)
 
@@ -361,7 +361,8 @@ class PipelineTraining:
         return str(each) if self.plan.staleness else f"{each} of {self.iteration}"
 
     def _timed(self, each: StagePass) -> AbstractContextManager[None]:
-        return nullcontext() if self._times is None else self._times.timed((each.stage, each.work))
+        what = each.stage, each.work
+        return nullcontext() if self._times is None else self._times.timed(_kind(each), what)
 
     def _planned(self, workload: LayerWorkload, costs: StageCosts) -> PipelinePlan:
         settings = dict(self._settings)
@@ -383,8 +384,7 @@ class PipelineTraining:
     def _record(self) -> None:
         """Continue recording; after the last recorded iteration adopt the policy's plan."""
         assert self._times is not None
-        if self.iteration == 1:
-            self._times.forget()
+        self._times.end(counts=self.iteration > 1)
         if self.iteration <= self._recorded:
             return
         self.flush() if not self.plan.staleness else self.settle()
@@ -415,6 +415,10 @@ class PipelineTraining:
         self.workload = stage_workload(costs, self.layout.replicas)
         self.plan = self._planned(self.workload, costs)
         self._updates.adopt(self.plan)
+
+
+def _kind(each: StagePass) -> str:
+    return FORWARD if each.work is Work.FORWARD else BACKWARD
 
 
 def _message(each: StagePass) -> StagePass:

@@ -16,6 +16,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from coppice.training.torch.core.measure import NOTE
 from coppice.training.torch.pipelines.channels import PipelineLayout
 from coppice.training.torch.pipelines.messages import (
     EMBEDDING,
@@ -211,7 +212,7 @@ class StageUpdates:
         own = self._stages[stage]
         for each in self._tied:
             each.place(own, iteration)
-        self._record.noted(f"stage {stage} updated by {iteration}")
+        self._record.mark(NOTE, f"stage {stage} updated by {iteration}")
         own.update(iteration, late.groups or own.current_settings())
 
     def _launch_held(

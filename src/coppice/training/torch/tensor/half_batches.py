@@ -23,13 +23,19 @@ from torch import nn
 from torch.autograd.function import once_differentiable
 
 from coppice.errors import InputError
-from coppice.iteration.policies.tensor.half_batches import PASS_IS_OVER, HalfBatches, HalfSegment, HalvedBlock
+from coppice.iteration.policies.tensor.half_batches import (
+    PASS_IS_OVER,
+    HalfBatches,
+    HalfPass,
+    HalfSegment,
+    HalvedBlock,
+)
 from coppice.iteration.policies.tensor.oases import TwoHalves
-from coppice.training.torch.core.measure import DeviceClock, Timings
+from coppice.training.torch.core.measure import COMPUTE, DeviceClock, StepRecord, median_seconds
 from coppice.training.torch.tensor.half_batches_parts import ActivationSum, parts_of
 from coppice.training.torch.tensor.recompute_saved import DeviceState
 
-_KEPT_TIMES = 32
+_KEPT_PASSES = 32
 _HALVES = (1, 2)
 _Gradients = list[torch.Tensor | None]
 
@@ -67,8 +73,8 @@ class HalvedBlocks(nn.Sequential):
         # What was computed, awaited and started in the last forward pass and the backward pass after it, by
         # the names of the simulation
         self.launched: list[str] = []
-        # Seconds of the last computations by name, as the host sees them
-        self.times = Timings(DeviceClock(), kept=_KEPT_TIMES)
+        # The last passes, as the host sees them: what is computed for each kind of pass and part
+        self.record = StepRecord(DeviceClock(), kept=_KEPT_PASSES)
         self.summed_bytes: dict[int, int] = {}  # Bytes of the sum of a half, by parts
         self.parts = parts  # The parts of all blocks in a row
         self._halves = HalfBatches(
@@ -93,6 +99,7 @@ class HalvedBlocks(nn.Sequential):
             raise InputError(
                 f"expected a micro-batch of 2 sequences or more, found one of shape {tuple(x.shape)}."
             )
+        self.record.next()
         run = _HalfRun(self, x)
         with torch.no_grad():
             output = run.forward(x.detach())
@@ -110,21 +117,19 @@ class HalvedBlocks(nn.Sequential):
         Args:
             network: Bytes per second and seconds per message of sums.
         """
-        if not self.times.medians():
+        seconds = median_seconds(self.record.all_events(), COMPUTE)
+        if not seconds:
             raise InputError("expected passes to tell the times of, found none: train some iterations first.")
         rate, latency = network
-
-        def median(kind: str, number: int) -> float:
-            return self.times.median(*(f"{kind}{self._halves.first + number} of {half}" for half in _HALVES))
 
         blocks = []
         for number in range(len(self.parts)):
             summed = self.summed_bytes[number] / rate + latency
             blocks.append(
                 HalvedBlock(
-                    forward=median("F", number),
-                    gradients=median("B", number),
-                    recompute=median("R", number),
+                    forward=seconds.get(("F", number), 0.0),
+                    gradients=seconds.get(("B", number), 0.0),
+                    recompute=seconds.get(("R", number), 0.0),
                     forward_sum=summed,
                     backward_sum=summed,
                 )
@@ -190,7 +195,7 @@ class _HalfRun:
                 self.inputs.setdefault(number, []).extend(kept)
                 if recompute:
                     self._states[number, half] = DeviceState.now(self.device)
-            with self._computing(one.name):
+            with self._computing(one):
                 glue, leaf, partial = self._compute(number, kept, graph=needed and not recompute)
             entered[half] = glue.entered.detach()
             sums[half] = _own(partial.detach(), [leaf] if recompute else [leaf, partial])
@@ -230,10 +235,10 @@ class _HalfRun:
             if one.block != number:
                 continue
             for each in segment.passes[:-1]:
-                with self._computing(each.name), self._states[number, each.half].restored():
+                with self._computing(each), self._states[number, each.half].restored():
                     glue, leaf, partial = self._compute(number, kept[each.half], graph=True)
                 self._glues[number, each.half], self._products[number, each.half] = glue, (leaf, partial)
-            with self._computing(one.name):
+            with self._computing(one):
                 term = self._through_part(number, one.half, trained, found)
             self._launch(segment, term)
             self._prepared[one.half] = term
@@ -320,10 +325,10 @@ class _HalfRun:
         self.blocks.launched.append(PASS_IS_OVER)
 
     @contextmanager
-    def _computing(self, name: str) -> Iterator[None]:
+    def _computing(self, one: HalfPass) -> Iterator[None]:
         """Context that records a computation."""
-        self.blocks.launched.append(name)
-        with self.blocks.times.timed(name):
+        self.blocks.launched.append(one.name)
+        with self.blocks.record.timed(COMPUTE, (one.kind, one.block)):
             yield
 
 

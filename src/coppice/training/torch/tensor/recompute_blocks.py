@@ -13,7 +13,7 @@ Gradients are computed by autograd in the graph of plain blocks, of which saved 
 from __future__ import annotations
 
 import weakref
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from contextlib import AbstractContextManager, nullcontext
 from dataclasses import dataclass
 from typing import Any
@@ -26,7 +26,16 @@ from coppice.errors import InputError
 from coppice.iteration.policies.tensor.lynx import WindowedRecompute
 from coppice.iteration.policies.tensor.recompute_windows import KEPT, LayerWindows, RecomputedOp, least_bytes
 from coppice.iteration.policies.tensor.stage_windows import stage_bytes
-from coppice.training.torch.core.measure import DeviceClock, Timings
+from coppice.training.torch.core.measure import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTE,
+    SAVED,
+    DeviceClock,
+    StepEvent,
+    StepRecord,
+    median_seconds,
+)
 from coppice.training.torch.tensor.half_batches_parts import SummedPart, parts_of
 from coppice.training.torch.tensor.recompute_saved import DroppedCall, SavedActivations, places
 
@@ -91,8 +100,11 @@ class RecomputeSchedule:
         )
 
 
-class RecomputeRecorder:
+class RecomputeRecorder(StepRecord):
     """Times and sizes of passes that recompute everything on demand.
+
+    A step is from one forward pass to the next; windows of passes are known by their numbers, operations by those of
+    their block and their own.
 
     Args:
         device: Where they run.
@@ -101,56 +113,46 @@ class RecomputeRecorder:
     """
 
     def __init__(self, device: torch.device, names: Sequence[Sequence[str]], windows: int) -> None:
+        super().__init__(DeviceClock(device))
         self._names = names
         self._windows = windows
-        # Times of operations (`recompute`, block, operation) and of windows (pass, number)
-        self.times = Timings(DeviceClock(device))
-        self._sizes: dict[tuple[int, int], int] = {}
-        self._fixed = 0
-        self._begun = 0
-
-    def begin(self) -> None:
-        """Start a forward pass; the first one's times are dropped if there are others."""
-        self._begun += 1
-        if self._begun == 2:
-            self.times.forget()
-
-    def size(self, block: int, op: int, size_bytes: int) -> None:
-        """Record the bytes of an operation."""
-        self._sizes[block, op] = max(size_bytes, self._sizes.get((block, op), 0))
-
-    def fixed(self, size_bytes: int) -> None:
-        """Record the other activation bytes of a block."""
-        self._fixed = max(size_bytes, self._fixed)
 
     def agreed(self, group: dist.ProcessGroup | None, *, ranks: int) -> RecordedBlock:
         """Recorded blocks: times of the first rank, the largest sizes of all."""
-        own = (self._names[0], self._alike(), self._medians(), self._fixed)
+        self.end()
+        sizes = self._sizes()
+        own = (self._names[0], self._alike(sizes), self._medians(), sizes[None])
         everyone: list[Any] = [own]
         if ranks > 1:
             everyone = [None] * ranks
             dist.all_gather_object(everyone, own, group=group)
-        names, _, (again, windows), _ = everyone[0]
-        sizes = [max(each) for each in zip(*(told[1] for told in everyone), strict=True)]
+        names, _, (again, (backward, forward)), _ = everyone[0]
+        most = [max(each) for each in zip(*(told[1] for told in everyone), strict=True)]
         return RecordedBlock(
             windows=LayerWindows(
                 ops=tuple(
                     RecomputedOp(
                         name=name, seconds=seconds, size_bytes=size, after=(number - 1,) if number else ()
                     )
-                    for number, (name, seconds, size) in enumerate(zip(names, again, sizes, strict=True))
+                    for number, (name, seconds, size) in enumerate(zip(names, again, most, strict=True))
                 ),
-                backward=windows["B"],
-                forward=windows["F"],
+                backward=backward,
+                forward=forward,
             ),
             fixed_bytes=max(told[3] for told in everyone),
         )
 
-    def _alike(self) -> list[int]:
+    def _sizes(self) -> dict[tuple[int, int] | None, int]:
+        """The most bytes of each operation of each block; None: of what else a block keeps."""
+        found: dict[tuple[int, int] | None, int] = {}
+        for each in self.all_events():
+            if each.kind == SAVED:
+                found[each.what] = max(found.get(each.what, 0), each.size_bytes)
+        return found
+
+    def _alike(self, sizes: Mapping[tuple[int, int] | None, int]) -> list[int]:
         """Bytes of each operation, equal in all blocks."""
-        found = [
-            [self._sizes[block, op] for op in range(len(names))] for block, names in enumerate(self._names)
-        ]
+        found = [[sizes[block, op] for op in range(len(names))] for block, names in enumerate(self._names)]
         for number, each in enumerate(found):
             if each != found[0]:
                 raise InputError(
@@ -159,12 +161,17 @@ class RecomputeRecorder:
                 )
         return found[0]
 
-    def _medians(self) -> tuple[list[float], dict[str, tuple[float, ...]]]:
-        """Median times of operations and windows; 0 for those that have not run."""
-        median, blocks = self.times.median, range(len(self._names))
+    def _medians(self) -> tuple[list[float], list[tuple[float, ...]]]:
+        """Median times of operations, and of windows of both passes; 0 for those that have not run.
+
+        The first pass is not timed, if there are others.
+        """
+        events = [each for step in [*self.steps][1:] or self.steps for each in step]
+        again = median_seconds(events, RECOMPUTE)
+        windows = [median_seconds(events, kind) for kind in (BACKWARD, FORWARD)]
         return (
-            [median(*(("recompute", block, op) for block in blocks)) for op in range(len(self._names[0]))],
-            {when: tuple(median((when, number)) for number in range(self._windows)) for when in ("F", "B")},
+            [again.get(op, 0.0) for op in range(len(self._names[0]))],
+            [tuple(each.get(number, 0.0) for number in range(self._windows)) for each in windows],
         )
 
 
@@ -246,7 +253,7 @@ class RecomputedBlocks(nn.Sequential):
             self._recorder = self._recorder or RecomputeRecorder(
                 x.device, self.operations, len(self.parts[0])
             )
-            self._recorder.begin()
+            self._recorder.next()
             self._left -= 1
         run = _RecomputeRun(self, self.schedule, self._recorder if self.schedule is None else None)
         self._flying = [*self._in_flight(), weakref.ref(run)]
@@ -317,7 +324,7 @@ class _RecomputeRun:
             x = self._through(number, saved, x)
             held |= saved.held
             if self._recorder is not None:
-                self._recorder.fixed(sum(saved.held.values()))
+                self._recorder.add(StepEvent(SAVED, size_bytes=sum(saved.held.values())))
         self.blocks.held_bytes = sum(held.values())
         return x
 
@@ -325,7 +332,7 @@ class _RecomputeRun:
         """All-reduce, with recomputation in its window."""
         part = self.blocks.parts[number][window if when == "F" else self._windows - 1 - window]
         name = f"sum {window} of {when}{number}"
-        with self._timed(when, window):
+        with self._timed(FORWARD if when == "F" else BACKWARD, window):
             started = part.sum(term.clone(memory_format=torch.contiguous_format))
             self._say(name)
             if when == "B":
@@ -372,7 +379,7 @@ class _RecomputeRun:
             made, call = saved.drop(names[op], module, given, taken=taken)
             calls.append(call)
             if self._recorder is not None:
-                self._recorder.size(number, op, call.size_bytes)
+                self._recorder.add(StepEvent(SAVED, (number, op), size_bytes=call.size_bytes))
             return made
 
         for window, part in enumerate(self.blocks.parts[number]):
@@ -393,7 +400,7 @@ class _RecomputeRun:
         if call is None or call.computed or not call.wanted:
             return
         self._say(f"{call.name} of {number}{when}")
-        with self._timed("recompute", number, op):
+        with self._timed(RECOMPUTE, op):
             call.recompute()
 
     def _release(self, *, above: int = -1) -> None:
@@ -407,8 +414,8 @@ class _RecomputeRun:
         """Windows before a block's backward pass."""
         return self._windows * (self._last + 1 - number)
 
-    def _timed(self, *what: object) -> AbstractContextManager[None]:
-        return nullcontext() if self._recorder is None else self._recorder.times.timed(what)
+    def _timed(self, kind: str, number: int) -> AbstractContextManager[None]:
+        return nullcontext() if self._recorder is None else self._recorder.timed(kind, number)
 
     def _say(self, name: str) -> None:
         self.blocks.launched.append(name)
