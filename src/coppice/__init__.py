@@ -10,6 +10,8 @@ collective on it; every verb takes what the others return::
     print(coppice.explain(result))                       why it is as fast as it is
     for tree in result.plan.trees: ...                   its trees: ranks, parents, paths by name
     coppice.plan(cluster, "all_reduce", sizes="64K")     the plan that is fastest at sizes
+    plans = coppice.plan_set(cluster, "all_reduce", sizes="1K:4G")    few plans, each for a range: plans.at("64K")
+    plans.save("plans")                                  and read_plan_set; every verb takes a set or its folder
     coppice.simulate(result, "64M")                      when every message runs, at a size; "1K:1G" for many
     coppice.compare(cluster, "all_reduce", sizes="1K:4G")    every algorithm at every size, beside the limits
     coppice.synthesize(cluster, "all_gather", method="tacos")    by a published method, beside the bound
@@ -67,6 +69,7 @@ if TYPE_CHECKING:
     from coppice.report.reporting import report
     from coppice.schedule.explanation import Explanation, explain
     from coppice.schedule.files.plan_file import read_plan, write_plan
+    from coppice.schedule.files.set_file import PlanSet, read_plan_set
     from coppice.schedule.forest import Forest
     from coppice.schedule.plan import Plan
     from coppice.schedule.schedule import Schedule
@@ -83,7 +86,7 @@ if TYPE_CHECKING:
     from coppice.verbs import switch, train, tune
     from coppice.verbs.bench import bench
     from coppice.verbs.bounding import bound
-    from coppice.verbs.planning import plan
+    from coppice.verbs.planning import plan, plan_set
     from coppice.verbs.simulating import compare, select, simulate
 
 _LAZY = {
@@ -110,6 +113,7 @@ _LAZY = {
     "NodeKind": "coppice.topology.model",
     "Plan": "coppice.schedule.plan",
     "PlacementResult": "coppice.comparison.placed",
+    "PlanSet": "coppice.schedule.files.set_file",
     "PlannedResult": "coppice.planners.planning",
     "Problem": "coppice.bounds.problem",
     "RepairedResult": "coppice.planners.forest.repairing",
@@ -134,8 +138,10 @@ _LAZY = {
     "load": "coppice.topology.load",
     "placement": "coppice.comparison.placing",
     "plan": "coppice.verbs.planning",
+    "plan_set": "coppice.verbs.planning",
     "read_logs": "coppice.logs.reading",
     "read_plan": "coppice.schedule.files.plan_file",
+    "read_plan_set": "coppice.schedule.files.set_file",
     "repair": "coppice.planners.forest.repairing",
     "select": "coppice.verbs.simulating",
     "simulate": "coppice.verbs.simulating",
@@ -170,6 +176,7 @@ __all__ = [
     "NodeKind",
     "PlacementResult",
     "Plan",
+    "PlanSet",
     "PlannedResult",
     "Problem",
     "RepairedResult",
@@ -198,8 +205,10 @@ __all__ = [
     "model",
     "placement",
     "plan",
+    "plan_set",
     "read_logs",
     "read_plan",
+    "read_plan_set",
     "repair",
     "report",
     "select",

@@ -61,6 +61,7 @@ RUNS = {
         "plan dgx-h100 -c all_reduce --in-network",
         f"plan {STAR} -c all_to_all",
     ),
+    "plan-set": (f"plan {STAR} -c all_reduce --sizes 1K:1M:32 -o plans/",),
     "plan-repair": ("plan slower.json --repair plan.json",),
     "synthesize": (
         "synthesize ring --set gpus=4 -c all_gather --method tacos",
@@ -80,6 +81,7 @@ RUNS = {
     ),
     "verify": ("verify plan.json", "verify rings.json"),
     "verify-program": ("verify given.xml", "verify given.mscclpp.json"),
+    "verify-set": ("verify plans",),
     "verify-bounds": ("verify bounds.json",),
     "verify-put-signal": ("verify given.psp.json",),
     "explain": ("explain plan.json", "explain rings.json"),

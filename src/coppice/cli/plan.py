@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -16,9 +17,10 @@ from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import ProblemOptions
 from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output import Stages, print_fields, print_json, to_stdout
+from coppice.cli.plan_set import print_planned_set
 from coppice.errors import InputError
 from coppice.options import option
-from coppice.options.shared import JsonOption, OutputOption
+from coppice.options.shared import JsonOption
 from coppice.simulation.models import Model
 from coppice.text import (
     bandwidth_text,
@@ -30,7 +32,7 @@ from coppice.text import (
     size_text,
     time_text,
 )
-from coppice.verbs.planning import SizedPlanOptions, planned
+from coppice.verbs.planning import LeastGainOption, SizedPlanOptions, planned
 
 if TYPE_CHECKING:
     from coppice.bounds.result import Bandwidths
@@ -44,8 +46,8 @@ if TYPE_CHECKING:
 
 
 @with_options(
-    "context topology collective algorithm parameters order relay_gpus trees sizes effort prefer repair output boxes "
-    "root weights ranks relays in_network ring model rates settings round_digits as_json"
+    "context topology collective algorithm parameters order relay_gpus trees sizes effort least_gain prefer repair "
+    "output boxes root weights ranks relays in_network ring model rates settings round_digits as_json"
 )
 def plan(
     context: typer.Context,
@@ -60,16 +62,25 @@ def plan(
             metavar="PLAN.json",
         ),
     ] = None,
-    output: OutputOption = None,
+    output: Annotated[
+        str | None,
+        option(
+            "File to write; a folder (plans/) gets a set: few plans for --sizes, each for a range of them.",
+            "-o",
+            "--output",
+            metavar="FILE",
+        ),
+    ] = None,
+    least_gain: LeastGainOption = 0.03,
     as_json: JsonOption = False,
 ) -> None:
     """Plan a collective on a topology, verify the plan, and print its rate and its distance from the optimum.
 
     The plan is optimal unless --algorithm names another algorithm (`coppice algorithms` lists them), --trees asks for
-    fewer trees than the optimum takes, or --sizes for what is fastest there; the loss is then stated. Every plan is
-    verified before it is written, by counting and without any knowledge of how it was made. After a fault, --repair
-    fits a plan to what is left, sooner than anew, and says how far that is from the optimum
-    where the optimum is known.
+    fewer trees than the optimum takes, or --sizes for what is fastest there; the loss is then stated. Where the output
+    is a folder, few plans are made for the sizes, with the bytes at which they change. Every plan is verified before it
+    is written, by counting and without any knowledge of how it was made. After a fault, --repair fits a plan to what is
+    left, sooner than anew, and says how far that is from the optimum where the optimum is known.
 
     \b
     Examples:
@@ -77,6 +88,7 @@ def plan(
       coppice plan cluster.json --collective all_gather --trees auto:1%
       coppice plan mi250 --boxes 2 --collective all_gather --trees 4 --json
       coppice plan mi250 --boxes 2 --collective all_reduce --sizes 1M
+      coppice plan dgx-a100 --boxes 2 --collective all_reduce --sizes 1K:4G -o plans/
       coppice plan dgx-h100 --boxes 4 --collective all_reduce --algorithm rabenseifner --order topology
       coppice plan dgx-h100 --boxes 4 --collective broadcast --algorithm binary --parameter segments=16
       coppice plan degraded.json --repair plan.json -o repaired.json
@@ -92,18 +104,29 @@ def plan(
         steady_rates,
     )
 
-    printed = to_stdout(output, as_json=as_json)
+    given = given_options(context)
+    if output is not None and _names_folder(output):
+        if repair is not None:
+            raise InputError(f"a repaired plan is one file, found the folder {output}: give `-o plan.json`.")
+        print_planned_set(asked, options, Path(output), least_gain=least_gain, as_json=as_json)
+        return
+    if "least_gain" in given:
+        raise InputError(
+            "--least-gain is of a set of plans: name a folder for it (`-o plans/`), or leave it out."
+        )
+    target = None if output is None else Path(output)
+    printed = to_stdout(target, as_json=as_json)
     if repair is not None:
-        print_repaired(repair, asked, given_options(context), output=output, printed=printed, as_json=as_json)
+        print_repaired(repair, asked, given, output=target, printed=printed, as_json=as_json)
         return
     assumed = chosen_model(options.model)
     with Stages() as stages:
         stages.begin("reading the topology")
         problem = asked.load_problem()
         result, sized = planned(replace(options, on_stage=stages.begin), problem)
-        if output is not None:
+        if target is not None:
             stages.begin("writing the plan")
-            write_plan(result.plan, output)
+            write_plan(result.plan, target)
         stages.begin("looking for the size that has the rate")
         reached = sizes_reaching(result.plan, _SHARES, model=assumed)
         steady = steady_rates(result.plan, model=assumed)
@@ -127,6 +150,11 @@ def plan(
     if output is not None and not printed:
         fields.append(("written to", str(output)))
     print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
+
+
+def _names_folder(output: str) -> bool:
+    """Whether an output is a folder, by how it is written or by what is there."""
+    return output.endswith(("/", os.sep)) or Path(output).is_dir()
 
 
 def given_options(context: typer.Context) -> set[str]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output import Stages, print_fields, print_json, print_note
+from coppice.cli.plan_set import verify_set
 from coppice.errors import InputError
 from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.files import file_name
@@ -57,13 +58,14 @@ def verify(
     that reads such files unless `--target` names one. So is an execution plan of
     MSCCL++, where every put must be signalled as well, and a program of puts and signals, which must be right in every
     order that stock NCCL allows; with `--schedules` it is also run, with data, in orders that try to break it. A file
-    of `coppice bound --size` has a certificate for each least time, which is counted again. Exit code 1 if anything
-    fails.
+    of `coppice bound --size` has a certificate for each least time, which is counted again. Of a set of plans, all are
+    verified, and simulated again at the sizes that it names. Exit code 1 if anything fails.
 
     \b
     Examples:
       coppice verify plan.json
       coppice plan dgx-a100 --collective all_gather -o - | coppice verify - --json
+      coppice verify plans/
       coppice verify algo.xml
       coppice verify plan.mscclpp.json
       coppice verify plan.psp.json --schedules 1000
@@ -75,8 +77,16 @@ def verify(
     from coppice.export.put_signal.document import is_put_signal
     from coppice.schedule.files.bounds_file import is_bounds
     from coppice.schedule.files.plan_file import decode_plan, plan_bytes
+    from coppice.schedule.files.set_file import is_plan_set
     from coppice.schedule.verification.verify import verify_plan
 
+    if is_plan_set(plan):
+        if schedules or target is not None:
+            raise InputError(
+                "a set of plans has no program to run: leave out `schedules` and `target`, or verify an exported file."
+            )
+        verify_set(plan, as_json=as_json)
+        return
     data, name = plan_bytes(plan), file_name(plan)
     if is_put_signal(data):
         _verify_put_signal(data, name=name, schedules=schedules, as_json=as_json)

@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
 from coppice.errors import InputError
-from coppice.planners.alternatives import Alternative, Preferred, preferred
+from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import from_catalogue, optimal_planner
 from coppice.planners.planning import PlannedResult, plan
 from coppice.schedule.forest import Forest
@@ -31,6 +32,9 @@ the machine."""
 
 NEAR = 1.002
 """A plan is fast enough if no schedule can be faster by more than this factor."""
+
+Taker = Callable[[Sequence[Alternative], Sequence[int], Timer], Preferred]
+"""Takes a plan, given all, sizes and what each takes at a size."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -53,6 +57,7 @@ def plan_for(
     *,
     model: Model | str | os.PathLike[str] | None = None,
     effort: str = "normal",
+    take: Taker = preferred,
     **options: Any,
 ) -> SizedPlan:
     """Plan for some sizes; at a single size no variant and no algorithm that was looked at is faster.
@@ -66,6 +71,7 @@ def plan_for(
         sizes: Sizes M in bytes, as a list or as text such as ``"1M"`` or ``"1K:1G"``.
         model: What messages cost: a model or its name; None is the default.
         effort: One of :data:`EFFORTS`.
+        take: Takes one of all that was looked at, by what each takes at the sizes.
         options: All other arguments of :func:`coppice.planners.planning.plan`.
 
     Examples:
@@ -84,6 +90,7 @@ def plan_for(
         options.pop("collective", None),
         **{name: options.pop(name, None) for name in ("root", "weights", "demands")},
     )
+    check_problem(posed)
     times = LeastTimes(
         posed,
         assumed,
@@ -107,7 +114,7 @@ def plan_for(
         if not any(options.get(name) for name in _CLOSED):
             limits = {size: least[size].time_us * NEAR for size in wanted}
             made += _of_the_catalogue(posed, assumed, best, limits, EFFORTS[effort])
-        found.append(preferred(made, wanted, time_us))
+        found.append(take(made, wanted, time_us))
         return found[-1].taken
 
     result = plan(posed, choose=choose, **options)

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import enum
 import os
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from functools import cache
 from importlib.resources import files
@@ -322,10 +323,38 @@ def _from_file(path: str | os.PathLike[str]) -> Model:
     data = read_bytes(path)
     words = f"expected {path} to be a model in JSON, found something else"
     values = decode_json(data, dict[str, Any], lambda fault: f"{words} ({fault}).")
+    return model_from(values, str(path))
+
+
+def model_from(members: Mapping[str, Any], path: str) -> Model:
+    """The model that the members of a model file describe.
+
+    Args:
+        path: Where they stand, for messages.
+
+    Raises:
+        InputError: If they describe none.
+
+    Examples:
+        >>> model_from({"format": "coppice-model", "version": 1, "overhead_us": 2}, "mine.json").overhead_us
+        2.0
+    """
+    values = dict(members)
     if (values.pop("format", None), values.pop("version", None)) != (FORMAT, 1):
         raise InputError(f"expected {path} to be of the format {FORMAT!r}, version 1, found something else.")
     values.pop("provenance", None)
-    return _made(values, str(path)).model
+    return _made(values, path).model
+
+
+def model_members(model: Model) -> dict[str, Any]:
+    """The members of a file of a model, as :func:`model_from` takes them.
+
+    Examples:
+        >>> model_from(model_members(model_of("mpi-tcp")), "memory") == model_of("mpi-tcp")
+        True
+    """
+    found: dict[str, Any] = msgspec.json.decode(model_bytes(model))
+    return found
 
 
 @cache

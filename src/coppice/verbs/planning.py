@@ -13,8 +13,10 @@ from coppice.options.shared import ModelOption
 from coppice.planners.plan_options import PlanOptions
 
 if TYPE_CHECKING:
+    from coppice.comparison.plan_sets import PlannedSet
     from coppice.comparison.planned import SizedPlan
     from coppice.planners.planning import PlannedResult
+    from coppice.schedule.files.set_file import PlanSet
     from coppice.simulation.models import Model
 
     AnyModel = Model | str | os.PathLike[str]
@@ -93,6 +95,82 @@ def plan(asked: SizedPlanCall) -> PlannedResult:
         True
     """
     return planned(asked, asked.problem, asked.collective)[0]
+
+
+LeastGainOption = Annotated[
+    float,
+    option(
+        "A plan of a set may be slower than the fastest at a size by this share; more, and the plan changes.",
+        ge=0,
+    ),
+]
+
+
+class PlanSetCall(SizedPlanOptions, frozen=True):
+    """A set of plans: its problem, its options and the sizes."""
+
+    problem: Annotated[
+        Any,
+        argument(
+            "What to plan: a :class:`Problem`, what has one, or a topology (also by name) with a `collective`."
+        ),
+    ]
+    collective: Annotated[
+        Collective | str | None, argument("The collective, where `problem` is a topology.")
+    ] = None
+    least_gain: LeastGainOption = 0.03
+
+
+@verb(PlanSetCall)
+def plan_set(asked: PlanSetCall) -> PlanSet:
+    """Plan few plans for many sizes, each for a range of sizes, with the bytes at which the plan changes.
+
+    The set has a plan for every size (``.at("64K")``), is written to a folder (``.save("plans")``) and read again by
+    :func:`read_plan_set`.
+
+    Raises:
+        InputError: If the problem has no meaning on its topology, there are no sizes, or an option does not fit.
+        UnreachableError: If some rank cannot be reached.
+        CheckError: If a plan does not verify, which would be a defect of the planner.
+        KeyboardInterrupt: Within a fraction of a second after Ctrl-C.
+
+    Examples:
+        >>> import coppice
+        >>> plans = coppice.plan_set(coppice.load("ring", gpus=8), "all_reduce", sizes="1K:64M:16")
+        >>> [each.first_bytes for each in plans.ranges], plans.at("1K").planner != plans.at("64M").planner
+        ([0, 131072], True)
+    """
+    return planned_set(asked, asked.problem, asked.collective, least_gain=asked.least_gain).plans
+
+
+def planned_set(
+    options: SizedPlanOptions,
+    problem: Any,
+    collective: Collective | str | None = None,
+    *,
+    least_gain: float,
+) -> PlannedSet:
+    """A set of verified plans for the sizes of the options, and the one plan that would lose least."""
+    if options.sizes is None:
+        raise InputError("expected sizes for a set of plans, found none: give `sizes`, such as 1K:4G.")
+    if options.prefer != "auto":
+        raise InputError(
+            f"a set takes what is fastest at its sizes, found `prefer={options.prefer}` as well: leave it out."
+        )
+    from coppice.comparison.plan_sets import plan_set as made  # brings the comparison of algorithms
+
+    given: dict[str, Any] = {name: getattr(options, name) for name in PlanOptions.__struct_fields__}
+    del given["choose"]
+    given["ring"] = bool(options.ring)
+    return made(
+        problem,
+        options.sizes,
+        collective=collective,
+        least_gain=least_gain,
+        model=options.model,
+        effort=options.effort,
+        **given,
+    )
 
 
 def planned(

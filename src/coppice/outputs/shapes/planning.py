@@ -225,6 +225,52 @@ class PlanJson(PlannedResultJson, SteadyRatesJson):
     model: ModelJson
 
 
+class SetTimeJson(TypedDict):
+    """What a set of plans takes at a size, next to the fastest plan found and the least time of any schedule."""
+
+    size_bytes: int
+    simulated_seconds: float
+    fastest_seconds: float
+    fastest_name: str
+    least_seconds: float
+    gap: float
+
+
+class PlanRangeJson(TypedDict):
+    """A range of sizes with its plan."""
+
+    first_bytes: int
+    last_bytes: int | None
+    plan_file: str | None
+    planner: str
+    sizes: list[SetTimeJson]
+
+
+class PlanSetJson(ProblemJson):
+    """A set of plans: which is for what size."""
+
+    model_name: str
+    least_gain: float
+    plan_ranges: list[PlanRangeJson]
+
+
+class PlannedSetJson(PlanSetJson):
+    """`coppice plan -o FOLDER/`: a set of verified plans, and the one plan that would lose least at all sizes."""
+
+    verified: bool
+    single_plan: str
+    single_loss: float
+    processor_seconds: float
+
+
+class SetVerificationJson(PlanSetJson):
+    """`coppice verify` of a set of plans."""
+
+    verified: bool
+    failures: list[str]
+    checked: dict[str, int]
+
+
 class RepairedPlanJson(ProblemJson, LoadRatesJson, FormerPlannedRatesJson):
     """`coppice plan --repair`: a plan that was fitted to a faulty network."""
 

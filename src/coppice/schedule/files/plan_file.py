@@ -203,8 +203,29 @@ def encode_plan(plan: Plan) -> bytes:
     members |= schedule_columns(plan.schedule) if plan.schedule is not None else {}
     encode = msgspec.json.Encoder().encode
     lines = [b'"' + key.encode() + b'": ' + encode(value) for key, value in members.items()]
-    body = b"{" + b",\n".join(lines)
+    return sealed(b"{" + b",\n".join(lines))
+
+
+def sealed(body: bytes) -> bytes:
+    """Close a JSON object with the hash of all bytes before.
+
+    Args:
+        body: The object with all other members, not closed.
+    """
     return body + _SEAL + hashlib.sha256(body).hexdigest().encode() + b'"}\n'
+
+
+def check_seal(data: bytes, *, name: str) -> None:
+    """Refuse a file whose hash does not match its content.
+
+    Raises:
+        InputError: If it was edited, cut short or damaged.
+    """
+    body, _, seal = data.rpartition(_SEAL)
+    if seal != hashlib.sha256(body).hexdigest().encode() + b'"}\n':
+        raise InputError(
+            f"{name} was edited or damaged: its sha256 does not match its content; write the plan again."
+        )
 
 
 def _bound_members(bound: Bound) -> dict[str, Any]:
@@ -249,11 +270,7 @@ def decode_plan(data: bytes, *, name: str) -> Plan:
         raise InputError(
             f"expected version {VERSION} in {name}, found {header.version}: write the plan again."
         )
-    body, _, seal = data.rpartition(_SEAL)
-    if seal != hashlib.sha256(body).hexdigest().encode() + b'"}\n':
-        raise InputError(
-            f"{name} was edited or damaged: its sha256 does not match its content; write the plan again."
-        )
+    check_seal(data, name=name)
     document: _PlanDocument = decode_json(data, _PlanDocument, f"{name} $")
     topology = topology_from_document(
         parse_json(bytes(document.topology), file=f"{name} $.topology"), where=f"{name} $.topology"

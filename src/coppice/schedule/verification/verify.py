@@ -39,10 +39,12 @@ from coppice.bounds.result import Bound, LinkLengths, WholeTrees
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.schedule.files.plan_file import plan_of
+from coppice.schedule.files.set_file import PlanSet, plan_set_of
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import exact_total
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.forest import root_weights, verify_forest
+from coppice.schedule.verification.plan_set import SetReport, TimeOf, set_report
 from coppice.schedule.verification.proof import (
     ProvedBound,
     check_whole_trees,
@@ -131,10 +133,11 @@ def verify(plan: object) -> Report:
     other ranks only where the plan's parameters say so: ``"relay_gpus": true``.
 
     Args:
-        plan: The plan; it may come from anywhere. What holds one stands for it, and so does the name of a plan file.
+        plan: The plan; it may come from anywhere. What holds one stands for it, and so does the name of a plan file. A
+            set of plans, or its folder, stands for all its plans, and for what it claims of times.
 
     Returns:
-        The report; failures are collected, not raised.
+        The report; failures are collected, not raised. That of a set is a :class:`SetReport`.
 
     Raises:
         InputError: If there is no plan in ``plan``.
@@ -144,7 +147,27 @@ def verify(plan: object) -> Report:
         >>> verify(read_plan("plan.json")).ok                                           # doctest: +SKIP
         True
     """
-    return verify_plan(plan_of(plan))
+    plans = plan_set_of(plan)
+    return verify_plan(plan_of(plan)) if plans is None else verify_plan_set(plans)
+
+
+def verify_plan_set(plans: PlanSet, *, time_us: TimeOf | None = None) -> SetReport:
+    """Verify each plan of a set, and its claims about times.
+
+    Args:
+        plans: The set.
+        time_us: Simulates a plan under the model of the set, in microseconds; None leaves the times of plans as they
+            are claimed, and only holds them against each other.
+
+    Examples:
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.schedule.files.set_file import PlanRange
+        >>> made = plan("ring", "all_gather", ring=False).plan
+        >>> one = PlanRange(first_bytes=0, last_bytes=None, plan=made, sizes=())
+        >>> verify_plan_set(PlanSet(ranges=(one,), least_gain=0.03, model={})).checked["plans"]
+        1
+    """
+    return set_report(plans, [verify_plan(plan) for plan in plans.plans], time_us)
 
 
 def verify_plan(plan: Plan) -> Report:
