@@ -11,12 +11,12 @@ from msgspec.structs import asdict, replace
 from coppice.cli.output import Stages, print_fields, print_json, print_lines
 from coppice.cli.terminal import terminal_width
 from coppice.text import columns, plural, seconds_text, short_size, time_text
-from coppice.verbs.planning import SizedPlanOptions, planned_set
 
 if TYPE_CHECKING:
     from coppice.cli.options.inputs import ProblemOptions
     from coppice.outputs.shapes.planning import PlanSetJson, SetTimeJson
     from coppice.schedule.files.set_file import PlanRange, PlanSet
+    from coppice.verbs.planning import SizedPlanOptions
 
 
 def print_planned_set(
@@ -24,6 +24,7 @@ def print_planned_set(
 ) -> None:
     """Plan a set for the sizes of the options, write it into a folder, and print its ranges."""
     from coppice.schedule.explanation import title_of
+    from coppice.verbs.planning import planned_set
 
     with Stages() as stages:
         stages.begin("reading the topology")
