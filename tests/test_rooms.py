@@ -240,6 +240,17 @@ def test_one_builder_makes_the_graph_of_a_step() -> None:
     assert called_in(("iteration",), ("graph_of_templates",)) == {"coppice.iteration.step.lower"}
 
 
+def test_one_class_is_a_planned_message() -> None:
+    found = {
+        node.name
+        for path in modules()
+        if room_of(name_of(path)) in ("iteration", "training")
+        for node in ast.walk(ast.parse(path.read_text()))
+        if isinstance(node, ast.ClassDef) and node.name.endswith("Message")
+    }
+    assert found == {"Message", "LaunchedMessage"}  # what plans say, and what a queue holds of it
+
+
 MEASURE = "coppice.training.torch.core.measure"
 
 

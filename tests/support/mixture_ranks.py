@@ -102,11 +102,7 @@ def distance(model: nn.Module, plain: nn.Module) -> float:
 
 def planned_names(schedule_: Any, started: list[str]) -> list[str]:
     """What should have been started: names of sums at their places, exchanges as they were."""
-    sums = [
-        f"sum {number} piece {piece}"
-        for number, each in enumerate(schedule_.plan.sums)
-        for piece in range(each.pieces)
-    ]
+    sums = [each.name for each in schedule_.plan.messages]
     exchanges = iter([each for each in started if not each.startswith("sum")])
     return [next(exchanges) if each == EXCHANGE else sums[each] for each in schedule_.plan.order]
 
@@ -155,7 +151,7 @@ def train(rank: int, size: int, folder: Path, alone: dict[str, nn.Module]) -> di
             "planned": planned_names(made, made.queue.started),
             "told": made.queue.told,
             "pieces": made.plan.token_pieces,
-            "sums": len(made.plan.sums),
+            "sums": len({each.layers for each in made.plan.messages}),
             "predicted": made.predicted_seconds,
             "plain": made.plain_seconds,
         }

@@ -9,6 +9,8 @@ import pytest
 
 pytest.importorskip("torch", reason="torch is not installed")
 
+from coppice.training.torch.mixture.planning import SharedGradients, cut_message
+from coppice.training.torch.pipelines.plan import StageCosts, pipeline_plan, stage_workload
 from training.test_torch_overlap import run
 
 PROGRAM = "training_pipeline_ranks.py"
@@ -150,3 +152,65 @@ def test_a_killed_rank_ends_the_pipeline_with_an_error(tmp_path: Path) -> None:
             "expected all ranks to go on with the pipeline, found one that does not answer" in outcome["said"]
         )
         assert 7 <= outcome["step"] <= 10
+
+
+@pytest.mark.parametrize(
+    ("order", "stages", "settings"),
+    [
+        ("1f1b", 2, {}),
+        ("zero-bubble", 2, {}),
+        ("breadth-first", 6, {}),
+        ("fold3d", 6, {}),
+        ("fold3d", 6, {"share": 0.3}),
+        ("fold3d", 4, {"share": 1.0}),
+        ("trirace", 2, {"chunk_bytes": 7}),
+        ("trirace", 2, {"chunk_bytes": 30, "classes": False}),
+        ("trirace", 2, {"chunk_bytes": 9, "tied": True}),
+    ],
+)
+def test_messages_of_a_stage_carry_each_of_its_gradients_once(
+    order: str, stages: int, settings: dict[str, Any]
+) -> None:
+    sizes = [17.0 + 13 * stage for stage in range(stages)]
+    costs = StageCosts(
+        forward=[1.0] * stages,
+        backward=[2.0] * stages,
+        bytes=sizes,
+        network=(10.0, 0.1),
+        embedding_bytes=5.0 if order == "trirace" else 0.0,
+    )
+    plan = pipeline_plan(
+        order,
+        settings,
+        stage_workload(costs, 2),
+        devices=2,
+        stages=stages,
+        micro_batches=4,
+        transfer_seconds=0.0,
+    )
+    rows: dict[tuple[int | None, int], list[Any]] = {}
+    for message, part in zip(plan.messages, plan.parts(), strict=True):
+        rows.setdefault((message.stage, message.priority), []).append((*part, message))
+    sent = [0.0] * stages
+    for (stage, _), row in rows.items():
+        row.sort(key=lambda each: each[:2])
+        assert [each[0] for each in row] == [0, *(each[1] for each in row[:-1])]
+        assert row[-1][1] == 1
+        assert all(low < high for low, high, _ in row)
+        total = sum(message.size_bytes for *_, message in row)
+        for low, _, message in row:
+            assert message.offset_bytes == pytest.approx(float(low) * total)
+        sent[stage or 0] += total
+    if settings.get("tied"):
+        sent[1] -= 5.0  # the embedding goes from both ends
+    assert sent == pytest.approx(sizes)
+
+
+@pytest.mark.parametrize("pieces", [1, 3, 7])
+def test_pieces_of_a_message_are_the_message(pieces: int) -> None:
+    whole = SharedGradients(bytes=[8, 20, 14]).message("sum 0", (2, 0), 0, seconds=2.5)
+    cut = cut_message(whole, pieces, start_seconds=0.5)
+    assert whole.size_bytes == pytest.approx(sum(each.size_bytes for each in cut)) == 22
+    assert [each.offset_bytes for each in cut] == pytest.approx([22 * at / pieces for at in range(pieces)])
+    assert sum(each.seconds - 0.5 for each in cut) == pytest.approx(2.0)
+    assert {(each.layers, each.stream) for each in cut} == {((2, 0), "network")}

@@ -40,7 +40,8 @@ class Message:
     needed_by: tuple[int, ...] = ()  # Layers of the stage whose next forward pass waits for it
     after_passes: tuple[StagePass, ...] = ()  # Further passes that end before it starts
     before_passes: tuple[StagePass, ...] = ()  # Passes of the same iteration that wait for it
-    stream: str = "network"  # What carries it: `network`, or `up` and `down` of parameter servers
+    # What carries it: `network`, `up` and `down` of parameter servers, or `replicas` with a number, for some of them
+    stream: str = "network"
     priority: int = 0  # The least first
     # Bytes that its stream takes on before they are acknowledged; one more message is taken on while there is
     # any credit. None: no limit. All messages of a stream have the same.

@@ -16,6 +16,7 @@ the chunks before them.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Annotated
 
 import msgspec
@@ -26,10 +27,8 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import breadth_first
 from coppice.iteration.pipeline.stages import steady_bound_seconds
-from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt
-from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, stage_messages
 from coppice.iteration.step.plan import Message
-from coppice.iteration.step.workloads import stages_graph
 
 
 @checked
@@ -68,6 +67,7 @@ class Fold3D(Pipelined):
     )
     decides = frozenset({"order", "gradients"})
     on_one_stage = False
+    barrier = False
     options = FoldOptions
 
     def share(self, workload: LayerWorkload) -> float:
@@ -81,44 +81,33 @@ class Fold3D(Pipelined):
 
     def messages(self, workload: LayerWorkload) -> list[Message]:
         """Gradient messages of each stage: one, or two of which the second overlaps with the next iteration."""
-        devices = self.settings.stages
-        whole = dealt(workload, self.order(workload).stages).reduction
         share = self.share(workload)
         messages: list[Message] = []
-
-        for stage, seconds in enumerate(whole):
-            if not seconds:
-                continue
-            sent = seconds - workload.message_seconds
-            later = share * sent if stage >= devices else 0.0
+        for whole in stage_messages(workload, self.order(workload).stages):
+            stage = whole.stage or 0
+            sent = whole.seconds - workload.message_seconds
+            later = share * sent if stage >= self.settings.stages else 0.0
+            late_bytes = share * whole.size_bytes if later else 0.0
+            first = replace(
+                whole,
+                seconds=workload.message_seconds + sent - later,
+                size_bytes=whole.size_bytes - late_bytes,
+                needed_by=(0,),
+            )
             if later < sent or not sent:
-                messages.append(
-                    Message(
-                        name=f"gradients of stage {stage}",
-                        seconds=workload.message_seconds + sent - later,
-                        stage=stage,
-                        layers=(0,),
-                        needed_by=(0,),
-                    )
-                )
+                messages.append(first)
             if later:
                 messages.append(
-                    Message(
-                        name=f"gradients of stage {stage}",
+                    replace(
+                        first,
                         seconds=workload.message_seconds + later,
-                        stage=stage,
-                        layers=(0,),
-                        needed_by=(0,),
+                        size_bytes=late_bytes,
+                        offset_bytes=first.size_bytes,
                         after_forward=0,
-                        forward_stage=stage - devices,
+                        forward_stage=stage - self.settings.stages,
                     )
                 )
         return messages
-
-    def iterations(self, workload: LayerWorkload, count: int) -> StepGraph:
-        """Task graph of consecutive iterations; a stage waits only for its own gradients."""
-        order, times = self.stages(workload)
-        return stages_graph(order, times, count, messages=self.messages(workload), barrier=False)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
         """Lower bound over orders of whole passes in which a stage waits for its own gradients."""

@@ -14,6 +14,7 @@ from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.pipeline.stages import StageTimes
 from coppice.iteration.policies.policy import Count, Policy, Seconds
 from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.plan import Message
 from coppice.iteration.step.workloads import stages_graph
 from coppice.iteration.tasks import lower_bound_seconds
 
@@ -39,10 +40,17 @@ class Pipelined(Policy):
     assumes = "stages of like time, and a network for the gradients of each device"
     decides = frozenset({"order"})
     on_one_stage: ClassVar[bool] = True  # It is an order of passes on a device alone, too
+    # All stages are updated at the end of an iteration; otherwise each when its own gradients are there
+    barrier: ClassVar[bool] = True
 
     def iterations(self, workload: LayerWorkload, count: int) -> StepGraph:
         """Task graph of consecutive iterations."""
-        return stages_graph(*self.stages(workload), count)
+        order, times = self.stages(workload)
+        return stages_graph(order, times, count, messages=self.messages(workload), barrier=self.barrier)
+
+    def messages(self, workload: LayerWorkload) -> list[Message]:
+        """Gradient messages of an iteration: by default one for each stage."""
+        return stage_messages(workload, self.order(workload).stages)
 
     def lower_bound_seconds(self, workload: LayerWorkload) -> float:
         """Lower bound over all orders of the passes of these stages on these devices."""
@@ -94,13 +102,38 @@ def dealt(workload: LayerWorkload, stages: int, *, transfer_seconds: float = 0.0
         raise InputError(
             f"expected a layer for each of {stages} stages, found {workload.layers}: take fewer stages."
         )
-    cut = [stage * workload.layers // stages for stage in range(stages + 1)]
-    of_stage = [slice(low, high) for low, high in itertools.pairwise(cut)]
-    sizes = [sum(workload.bytes[each]) for each in of_stage]
+    of_stage = _layers_of(workload, stages)
     return StageTimes(
         forward=[sum(workload.forward[each]) for each in of_stage],
         backward=[sum(workload.backward[each]) for each in of_stage],
         weight=[sum(workload.weight_backward[each]) for each in of_stage] if workload.weight_backward else (),
         transfer=transfer_seconds,
-        reduction=[workload.message(size) if size else 0.0 for size in sizes],
+        reduction=[
+            workload.message(size) if size else 0.0
+            for size in (sum(workload.bytes[each]) for each in of_stage)
+        ],
     )
+
+
+def stage_messages(workload: LayerWorkload, stages: int) -> list[Message]:
+    """A message with all gradients of each stage, if it has any."""
+    times = dealt(workload, stages)
+    return [
+        Message(
+            name=f"gradients of stage {stage}",
+            seconds=seconds,
+            size_bytes=sum(workload.bytes[own]),
+            stage=stage,
+            layers=(0,),
+        )
+        for stage, (own, seconds) in enumerate(
+            zip(_layers_of(workload, stages), times.reduction, strict=True)
+        )
+        if seconds
+    ]
+
+
+def _layers_of(workload: LayerWorkload, stages: int) -> list[slice]:
+    """Layers of each stage."""
+    cut = [stage * workload.layers // stages for stage in range(stages + 1)]
+    return [slice(low, high) for low, high in itertools.pairwise(cut)]

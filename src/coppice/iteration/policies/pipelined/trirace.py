@@ -64,6 +64,7 @@ class TriRace(Pipelined):
     )
     decides = frozenset({"order", "gradients", "weights"})
     on_one_stage = False
+    barrier = False
     staleness = 1
     options = TriRaceOptions
 
@@ -100,12 +101,13 @@ class TriRace(Pipelined):
         count = (
             math.ceil(size / self.settings.chunk_bytes) if self.settings.classes else min(1, math.ceil(size))
         )
-        for _ in range(count):
+        for number in range(count):
             yield Message(
                 name=f"gradients of stage {stage}",
                 stage=stage,
                 seconds=workload.message(size / count),
                 size_bytes=size / count,
+                offset_bytes=number * size / count,
                 priority=urgency,
             )
 

@@ -20,6 +20,7 @@ from coppice.iteration.policies.whole.operations import (
     OperationRows,
     WholePlan,
 )
+from coppice.iteration.step.plan import Message
 from coppice.iteration.tasks import run_tasks
 from coppice.training.torch.core.measure import BOUNDARY, COMPUTE, GRADIENT, SENT, WAITED, StepItem
 from coppice.training.torch.mixture.network_queue import EXCHANGE
@@ -48,24 +49,24 @@ class SharedGradients:
     # Time of a sum of each of these over that of one of all ranks, which is the first
     shares: Sequence[float] = (1.0,)
 
-
-@dataclass(frozen=True)
-class GradientMessage:
-    """Gradients of one all-reduce."""
-
-    places: tuple[int, ...]  # Their places, in the order in which they come
-    size_bytes: int  # Bytes of them
-    group: int = 0  # Number of the ranks that sum them; 0: all
-    pieces: int = 1  # Micro-operations that it is cut in
+    def message(self, name: str, places: tuple[int, ...], group: int, seconds: float = 0.0) -> Message:
+        """All-reduce of the gradients at some places, among the ranks of a group."""
+        return Message(
+            name=name,
+            seconds=seconds,
+            size_bytes=sum(self.bytes[each] for each in places),
+            layers=places,
+            stream=f"replicas {group}" if group else "network",
+        )
 
 
 @dataclass(frozen=True, kw_only=True)
 class MixturePlan:
     """Plan of a step for execution."""
 
-    sums: tuple[GradientMessage, ...]  # Gradient all-reduces
+    messages: tuple[Message, ...]  # Gradient all-reduces, cut in pieces; a layer is the place of a tensor
     token_pieces: int  # Pieces of exchanges
-    # Of the network in the backward pass: the number of a micro-operation, counted over all sums, or
+    # Of the network in the backward pass: the number of a message, or
     # :data:`~coppice.training.torch.mixture.network_queue.EXCHANGE`
     order: tuple[int, ...]
     predicted_seconds: float  # Time of a step by simulation
@@ -85,7 +86,7 @@ class _Step(OperationRows):
         super().__init__()
         self.gradients, self.network = gradients, network
         self.bucket_bytes, self.one_queue = bucket_bytes, one_queue
-        self.sums: list[GradientMessage] = []
+        self.sums: list[Message] = []
         self.sum_operations: list[int] = []
         self.exchanges: dict[int, bool] = {}  # operation: in the backward pass
         self.before: list[int] = []  # what the program waits for
@@ -171,7 +172,9 @@ class _Step(OperationRows):
             self.sum_operations.append(
                 self.add(name, ((phase,),), self.before, decision=name, size_bytes=float(size))
             )
-            self.sums.append(GradientMessage(places, size, group))
+            self.sums.append(
+                self.gradients.message(name, places, group, phase.amount + self.network.sum_seconds)
+            )
             self.open[group] = []
 
 
@@ -188,6 +191,21 @@ def _group_of(name: str) -> tuple[str, bool] | None:
     return None
 
 
+def cut_message(message: Message, pieces: int, *, start_seconds: float = 0.0) -> list[Message]:
+    """Pieces of a message of equal bytes, each with the cost of a start."""
+    size = message.size_bytes / pieces
+    return [
+        replace(
+            message,
+            name=f"{message.name} piece {piece}",
+            seconds=(message.seconds - start_seconds) / pieces + start_seconds,
+            size_bytes=size,
+            offset_bytes=piece * size,
+        )
+        for piece in range(pieces)
+    ]
+
+
 def plan_recorded_step(
     items: Sequence[StepItem],
     after: float,  # Seconds from its last sum to the next step
@@ -202,7 +220,11 @@ def plan_recorded_step(
     pieces = [plan.choices.get(f"sum {number}", OperationChoice()).pieces for number in range(len(step.sums))]
     own = {graph.operations[each].decision for each in step.exchanges} - {""}
     return MixturePlan(
-        sums=tuple(replace(each, pieces=count) for each, count in zip(step.sums, pieces, strict=True)),
+        messages=tuple(
+            piece
+            for each, count in zip(step.sums, pieces, strict=True)
+            for piece in cut_message(each, count, start_seconds=network.sum_seconds)
+        ),
         token_pieces=max((plan.choices.get(each, OperationChoice()).pieces for each in own), default=1),
         order=_network_order(graph, plan, step, pieces),
         predicted_seconds=graph.seconds(plan),

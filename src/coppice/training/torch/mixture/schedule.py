@@ -9,6 +9,7 @@ returns, as with DistributedDataParallel.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, cast
 
 import torch
@@ -18,6 +19,7 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina
+from coppice.iteration.step.plan import Message
 from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.core.agree import broadcast_from_first, require_alike, trained_parameters
 from coppice.training.torch.core.measure import (
@@ -42,15 +44,15 @@ from coppice.training.torch.mixture.layer import mixture_layers
 from coppice.training.torch.mixture.network_queue import NetworkQueue
 from coppice.training.torch.mixture.packing import Packing, pack_layer
 from coppice.training.torch.mixture.planning import (
-    GradientMessage,
     MixturePlan,
     NetworkTimes,
     SharedGradients,
+    cut_message,
     plain_seconds,
     plan_recorded_step,
 )
 from coppice.training.torch.mixture.skewed import PlannedExchange
-from coppice.training.torch.overlap.executors import Bucket
+from coppice.training.torch.overlap.executors import buckets_of
 from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
 from coppice.training.torch.overlap.streams import Streams
 
@@ -244,7 +246,10 @@ class MixtureSchedule:
                 number = groups.setdefault(replicas, len(groups) + 1)
                 of_place |= dict.fromkeys(own, number)
         ranks = len(self._streams.ranks)
-        self._groups = [self._streams.group("sums"), *(group_of_ranks(self._group, each) for each in groups)]
+        self._groups = {
+            f"replicas {number}": group_of_ranks(self._group, own) for own, number in groups.items()
+        }
+        self._groups["network"] = self._streams.group("sums")
         self._gradients = SharedGradients(
             bytes=[each.numel() * each.element_size() for each in self._trained],
             groups=of_place,
@@ -290,28 +295,26 @@ class MixtureSchedule:
         self._iteration = 0
         self._record = None
         self.plain_seconds = 0.0
-        sums = [
-            GradientMessage(places, sum(self._gradients.bytes[each] for each in places), group)
-            for group in range(len(self._groups))
-            if (places := tuple(p for p in self._summed if self._gradients.groups.get(p, 0) == group))
-        ]
-        self._adopt(
-            MixturePlan(
-                sums=tuple(sums), token_pieces=1, order=tuple(range(len(sums))), predicted_seconds=0.0
-            )
-        )
+        whole: list[Message] = []
+        for group in range(len(self._groups)):
+            places = tuple(p for p in self._summed if self._gradients.groups.get(p, 0) == group)
+            if places:
+                whole.append(self._gradients.message(f"sum {len(whole)}", places, group))
+        messages = tuple(piece for each in whole for piece in cut_message(each, 1))
+        order = tuple(range(len(messages)))
+        self._adopt(MixturePlan(messages=messages, token_pieces=1, order=order, predicted_seconds=0.0))
 
     def _adopt(self, plan: MixturePlan) -> None:
         """Use a plan from now on."""
         self.plan = plan
         for layer in self._layers.values():
             layer.pieces = plan.token_pieces
-        self._buckets = [Bucket([self._trained[place] for place in each.places], 1) for each in plan.sums]
-        self._sum_of = {place: number for number, each in enumerate(plan.sums) for place in each.places}
+        self._buckets = buckets_of(plan.messages, self._trained, 1)
+        self._bucket_of = {place: places for places in self._buckets for place in places}
         self._views = {
             place: view
-            for each, bucket in zip(plan.sums, self._buckets, strict=True)
-            for place, view in zip(each.places, bucket.views, strict=True)
+            for places, bucket in self._buckets.items()
+            for place, view in zip(places, bucket.views, strict=True)
         }
 
     @property
@@ -341,40 +344,37 @@ class MixtureSchedule:
             raise InputError(
                 f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
             )
-        if place not in self._sum_of:
+        if place not in self._bucket_of:
             return
         if self._record is not None:
             self._record.mark(GRADIENT, place)
         scale = 1.0 if place in self._experts else 1 / len(self._streams.ranks)
         torch.mul(gradient, scale, out=self._views[place])
-        number = self._sum_of[place]
-        self._missing[number].discard(place)
-        if not self._missing[number] and not self._recording:
-            self._ready(number)
+        places = self._bucket_of[place]
+        self._missing[places].discard(place)
+        if not self._missing[places] and not self._recording:
+            self._ready(places)
 
-    def _ready(self, number: int) -> None:
-        """Called when all gradients of an all-reduce are available."""
-        each, bucket = self.plan.sums[number], self._buckets[number]
-        first = sum(other.pieces for other in self.plan.sums[:number])
-        size, group = each.size_bytes / each.pieces, self._groups[each.group]
-        for piece in range(each.pieces):
-            slices = bucket.slices(piece * size, size)
+    def _ready(self, places: tuple[int, ...]) -> None:
+        """Called when all gradients of a bucket are available."""
+        for number, message in enumerate(self.plan.messages):
+            if message.gradients == places:
+                slices = self._buckets[places].slices(message.offset_bytes, message.size_bytes)
+                self.queue.ready(number, message.name, partial(self._start, slices, message.stream))
 
-            def start(slices: Sequence[torch.Tensor] = slices) -> list[Any]:
-                return [dist.all_reduce(one, group=group, async_op=True) for one in slices]
-
-            self.queue.ready(first + piece, f"sum {number} piece {piece}", start)
+    def _start(self, slices: Sequence[torch.Tensor], stream: str) -> list[Any]:
+        return [dist.all_reduce(each, group=self._groups[stream], async_op=True) for each in slices]
 
     def _begin_backward(self) -> None:
         self._in_backward = True
-        self._missing = [set(each.places) for each in self.plan.sums]
+        self._missing = {places: set(places) for places in self._buckets}
         self.queue.begin(self.plan.order)
         torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
 
     def _end_backward(self) -> None:
         """Called when autograd has finished: wait for all all-reduces."""
         self._in_backward = False
-        missing = sorted(set().union(*self._missing))
+        missing = sorted(set().union(*self._missing.values()))
         if missing:
             names = [self._names[place] for place in missing]
             raise InputError(
@@ -385,8 +385,8 @@ class MixtureSchedule:
         if self._record is not None:
             self._record.end()
         if self._recording:
-            for number in range(len(self.plan.sums)):
-                self._ready(number)
+            for places in self._buckets:
+                self._ready(places)
         self.queue.drain()
         for place, view in self._views.items():
             self._trained[place].grad = view

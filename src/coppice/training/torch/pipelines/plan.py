@@ -6,6 +6,7 @@ goes by itself. Times of its passes, and of the network between ranks, are recor
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
@@ -20,29 +21,15 @@ from coppice.iteration.pipeline.order import PipelineOrder, Work
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.pipeline.torch_csv import check_ends
 from coppice.iteration.policies.catalogue import POLICIES
-from coppice.iteration.policies.pipelined.fold3d import Fold3D
-from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt
+from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt, stage_messages
 from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.plan import Message
 from coppice.iteration.step.workloads import stages_graph, steady_iteration
 from coppice.training.torch.core.measure import BACKWARD, FORWARD, StepRecord, measure_network, median_seconds
 from coppice.training.torch.pipelines.channels import PipelineLayout
-from coppice.training.torch.pipelines.messages import EMBEDDING, GRADIENTS
 
 _NAMES = sorted({name for name, each in POLICIES.items() if issubclass(each, Pipelined)} | set(ORDERS))
-
-
-@dataclass(frozen=True, kw_only=True)
-class PlannedMessage:
-    """A gradient message of a stage."""
-
-    stage: int  # The stage
-    low: Fraction  # Share of its gradients at which the message begins
-    high: Fraction  # Share at which it ends
-    # Stage with whose next forward pass it is launched; None: after the last backward pass of its own
-    after_forward: int | None = None
-    urgency: int = GRADIENTS  # Its class of traffic
-    number: int = 0  # Place among all messages of the policy
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -51,12 +38,25 @@ class PipelinePlan:
 
     # Passes of devices; of an asynchronous pipeline those of one group, as if it drained
     order: PipelineOrder
-    sums: tuple[PlannedMessage, ...]  # Messages
+    messages: tuple[Message, ...]  # Messages with gradients
     barrier: bool  # All stages are updated at the end of an iteration; otherwise each before it runs again
     staleness: int  # Iterations by which gradients are late
     classes: bool  # More urgent traffic goes first
     delayed: bool  # Sums are awaited when a stage is updated; otherwise when they are launched
     iterations: Callable[[int], StepGraph]  # Tasks of so many iterations in simulation
+
+    def parts(self) -> list[tuple[Fraction, Fraction]]:
+        """Shares of a stage's gradients of a class at which each message begins and ends."""
+        alike: dict[tuple[int | None, int], list[int]] = {}
+        for number, each in enumerate(self.messages):
+            alike.setdefault((each.stage, each.priority), []).append(number)
+        found: dict[int, tuple[Fraction, Fraction]] = {}
+        for numbers in alike.values():
+            row = sorted(numbers, key=lambda each: self.messages[each].offset_bytes)
+            sizes = [Fraction(self.messages[each].size_bytes) for each in row]
+            ends = [sum(sizes[: at + 1], Fraction(0)) / sum(sizes) for at in range(len(row))]
+            found |= dict(zip(row, itertools.pairwise([Fraction(0), *ends]), strict=True))
+        return [found[number] for number in range(len(self.messages))]
 
     def predicted_seconds(self) -> float:
         """Simulated steady-state time of an iteration."""
@@ -144,8 +144,8 @@ def pipeline_plan(
         _require(passes, order, devices, stages)
         return PipelinePlan(
             order=passes,
-            sums=_sums(found, workload, passes),
-            barrier=not isinstance(found, (Fold3D, TriRace)),
+            messages=tuple(found.messages(workload)),
+            barrier=found.barrier,
             staleness=found.staleness,
             classes=isinstance(found, TriRace) and found.settings.classes,
             delayed=not isinstance(found, TriRace) or found.settings.delayed,
@@ -168,7 +168,7 @@ def pipeline_plan(
     times = dealt(workload, passes.stages, transfer_seconds=transfer_seconds)
     return PipelinePlan(
         order=passes,
-        sums=_whole(workload, passes.stages),
+        messages=tuple(stage_messages(workload, passes.stages)),
         barrier=True,
         staleness=0,
         classes=False,
@@ -184,57 +184,6 @@ def _require(order: PipelineOrder, name: object, devices: int, stages: int) -> N
             f"{stages}: give another number of stages."
         )
     check_ends(order)
-
-
-def _whole(workload: LayerWorkload, stages: int) -> tuple[PlannedMessage, ...]:
-    """One message per stage with gradients."""
-    reduction = dealt(workload, stages).reduction
-    return tuple(
-        PlannedMessage(stage=stage, low=Fraction(0), high=Fraction(1), number=stage)
-        for stage, seconds in enumerate(reduction)
-        if seconds
-    )
-
-
-def _sums(policy: Pipelined, workload: LayerWorkload, order: PipelineOrder) -> tuple[PlannedMessage, ...]:
-    """Messages of a policy, as parts of the stages' gradients."""
-    found: list[PlannedMessage] = []
-    if isinstance(policy, Fold3D):
-        cut = 1 - Fraction(policy.share(workload))
-        messages = policy.messages(workload)
-        for number, message in enumerate(messages):
-            of_stage = [each for each in messages if each.stage == message.stage]
-            late = message.after_forward is not None
-            found.append(
-                PlannedMessage(
-                    stage=message.stage or 0,
-                    low=cut if late and len(of_stage) > 1 else Fraction(0),
-                    high=Fraction(1) if late or len(of_stage) == 1 else cut,
-                    after_forward=message.forward_stage if late else None,
-                    number=number,
-                )
-            )
-        return tuple(found)
-    if isinstance(policy, TriRace):
-        sums = policy.messages(workload)
-        for number, each in enumerate(sums):
-            alike = [
-                place
-                for place, other in enumerate(sums)
-                if (other.stage, other.priority) == (each.stage, each.priority)
-            ]
-            place, count = alike.index(number), len(alike)
-            found.append(
-                PlannedMessage(
-                    stage=each.stage or 0,
-                    low=Fraction(place, count),
-                    high=Fraction(place + 1, count),
-                    urgency=EMBEDDING if each.priority == 1 else GRADIENTS,
-                    number=number,
-                )
-            )
-        return tuple(found)
-    return _whole(workload, order.stages)
 
 
 def gathered_costs(

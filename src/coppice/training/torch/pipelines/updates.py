@@ -16,16 +16,18 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
+from coppice.iteration.step.plan import Message
 from coppice.training.torch.core.measure import NOTE
 from coppice.training.torch.pipelines.channels import PipelineLayout
 from coppice.training.torch.pipelines.messages import (
     EMBEDDING,
+    GRADIENTS,
     DeviceRecord,
     LaunchedMessage,
     LinkTokens,
     MessageQueues,
 )
-from coppice.training.torch.pipelines.plan import PipelinePlan, PlannedMessage
+from coppice.training.torch.pipelines.plan import PipelinePlan
 from coppice.training.torch.pipelines.shared import SparseRows, TiedWeights
 from coppice.training.torch.pipelines.stage import TrainedStage
 
@@ -35,7 +37,7 @@ class _Late:
     """Outstanding update."""
 
     sums: list[LaunchedMessage] = field(default_factory=list)  # Messages that it waits for
-    held: list[PlannedMessage] = field(default_factory=list)  # Messages that are not launched yet
+    held: list[int] = field(default_factory=list)  # Numbers of messages that are not launched yet
     # Settings of the optimizer when it was asked for; None: it was not yet
     groups: list[dict[str, Any]] | None = None
 
@@ -66,7 +68,7 @@ class StageUpdates:
         tokens: LinkTokens,
         max_norm: float | None,
     ) -> None:
-        self.plan = plan
+        self.adopt(plan)
         self._stages, self._layout, self._tied = stages, layout, tied
         self.rows = rows
         self._record, self._tokens, self._max_norm = record, tokens, max_norm
@@ -92,7 +94,7 @@ class StageUpdates:
         own.make_newest(own.version(iteration))
         for other in sorted(self._late):
             for each, late in sorted(self._late[other].items()):
-                self._launch_held(other, each, late, lambda planned: planned.after_forward == stage)
+                self._launch_held(other, each, late, lambda held: held.forward_stage == stage)
 
     def ran(self, stage: int, iteration: int) -> None:
         """Called after a backward pass of a stage; the last one launches its messages."""
@@ -109,17 +111,17 @@ class StageUpdates:
                 flat.div_(self._layout.replicas)
         late = self._late[stage].setdefault(iteration, _Late())
         tied = {stage for each in self._tied for stage, _ in each.ends}
-        for planned in self.plan.sums:
-            if planned.stage != stage:
+        for number, message in enumerate(self.plan.messages):
+            if message.stage != stage:
                 continue
-            if planned.after_forward is not None:
-                late.held.append(planned)
-            elif planned.urgency != EMBEDDING:
-                parts = gradients.part(planned.low, planned.high)
-                self._submit(late, planned, iteration, partial(self._all_reduce, parts))
+            if message.after_forward is not None:
+                late.held.append(number)
+            elif message.priority != EMBEDDING:
+                parts = gradients.part(*self._parts[number])
+                self._submit(late, number, iteration, partial(self._all_reduce, parts))
             elif stage not in tied and self.rows:
                 start = partial(self._exchange_rows, iteration)
-                self._submit(late, planned, iteration, start, queue="embedding")
+                self._submit(late, number, iteration, start, queue="embedding")
         self._summed.setdefault(iteration, set()).add(stage)
         self._summed.pop(iteration - 2, None)
         self._launch_tied(iteration)
@@ -157,7 +159,7 @@ class StageUpdates:
 
     def adopt(self, plan: PipelinePlan) -> None:
         """Switch to another plan from the next iteration on; nothing is outstanding."""
-        self.plan = plan
+        self.plan, self._parts = plan, plan.parts()
 
     def state(self) -> dict[int, dict[int, dict[str, Any]]]:
         """Averaged gradients not yet applied, by stage and iteration."""
@@ -216,13 +218,13 @@ class StageUpdates:
         own.update(iteration, late.groups or own.current_settings())
 
     def _launch_held(
-        self, stage: int, iteration: int, late: _Late, wanted: Callable[[PlannedMessage], bool]
+        self, stage: int, iteration: int, late: _Late, wanted: Callable[[Message], bool]
     ) -> None:
         own = self._stages[stage]
-        for planned in [each for each in late.held if wanted(each)]:
-            late.held.remove(planned)
-            parts = own.gradients[own.version(iteration)].part(planned.low, planned.high)
-            self._submit(late, planned, iteration, partial(self._all_reduce, parts))
+        for number in [each for each in late.held if wanted(self.plan.messages[each])]:
+            late.held.remove(number)
+            parts = own.gradients[own.version(iteration)].part(*self._parts[number])
+            self._submit(late, number, iteration, partial(self._all_reduce, parts))
 
     def _launch_tied(self, iteration: int) -> None:
         """Launch messages of tied weights whose stages on this device are done."""
@@ -235,9 +237,9 @@ class StageUpdates:
             self._sent_tied.discard((number, iteration - 2))
             tied.collect(iteration)
             parts = [
-                (self._name(each, iteration), each.low, each.high)
-                for each in self.plan.sums
-                if each.urgency == EMBEDDING and each.stage in numbers
+                (self._name(place, iteration), *self._parts[place])
+                for place, each in enumerate(self.plan.messages)
+                if each.priority == EMBEDDING and each.stage in numbers
             ] or [(f"tied weights {number} of {iteration}", Fraction(0), Fraction(1))]
             for name, low, high in parts:
                 made = LaunchedMessage(name, partial(tied.start, iteration, low, high), EMBEDDING)
@@ -249,20 +251,22 @@ class StageUpdates:
     def _submit(
         self,
         late: _Late,
-        planned: PlannedMessage,
+        number: int,
         iteration: int,
         start: Callable[[], Iterable[Any]],
         queue: str = "gradients",
     ) -> None:
-        made = LaunchedMessage(self._name(planned, iteration), start, planned.urgency)
+        urgency = EMBEDDING if self.plan.messages[number].priority == EMBEDDING else GRADIENTS
+        made = LaunchedMessage(self._name(number, iteration), start, urgency)
         late.sums.append(made)
         self._sums.submit(queue, made)
 
-    def _name(self, planned: PlannedMessage, iteration: int) -> str:
+    def _name(self, number: int, iteration: int) -> str:
         """Task name as in the simulation."""
+        message = self.plan.messages[number]
         if self.plan.staleness:
-            return f"gradients {planned.number} of stage {planned.stage} of group {iteration}"
-        return f"gradients of stage {planned.stage} of {iteration}"
+            return f"gradients {number} of stage {message.stage} of group {iteration}"
+        return f"{message.name} of {iteration}"
 
     def _all_reduce(self, parts: Sequence[torch.Tensor]) -> list[Any]:
         return [dist.all_reduce(each, group=self._layout.replica_group, async_op=True) for each in parts]
