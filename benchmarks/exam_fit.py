@@ -95,6 +95,7 @@ USUAL = {
     "scaling.norm_passes": 16.0,
     "scaling.gradient_share": 0.1,
     "scaling-unfused.norm_passes": 22.0,
+    "fsdp-eager.norm_passes": 40.0,
     "scaling-unfused.gradient_share": 0.1,
     "module.TILE_POWER": 1.0,
     "module.MISALIGNED": 0.7,
@@ -253,13 +254,12 @@ class Problem:
     def slopes(self, logs: Vector, seconds: Vector, jobs: Sequence[TrainingJob]) -> Vector:
         """By how much the logarithm of each time grows with that of each constant."""
         found, step = np.zeros((len(self.runs), len(self.names))), 0.02
-        for column, name in enumerate(self.names):
-            moved = logs.copy()
-            moved[column] += step
-            constants = self.constants(moved)
-            for row, job in enumerate(jobs):
+        moved = [self.constants(logs + step * unit) for unit in np.eye(len(self.names))]
+        for row, job in enumerate(jobs):  # one by one, as the order of its pipeline is made once
+            for column, name in enumerate(self.names):
                 if affects(name, job):
-                    found[row, column] = math.log(seconds_with(job, constants) / seconds[row]) / step
+                    set_modules(moved[column])
+                    found[row, column] = math.log(seconds_with(job, moved[column]) / seconds[row]) / step
         return found
 
     def model(

@@ -25,6 +25,7 @@ from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.memory import memory_of
 
 Row = dict[str, Any]
+LATENT = {"head_width": 192, "value_width": 128, "rope_width": 64, "kv_rank": 512, "query_rank": 1536}
 
 FRAMEWORKS = (
     # Source begins with, and features contain; framework, and kernel of attention (None: the framework's).
@@ -40,8 +41,22 @@ FRAMEWORKS = (
     ("", "", "megatron", None),
 )
 """What ran a row, by its source: the first that suits."""
-CAPPED = "H100-96G"
-"""GPUs of rows whose note has their power in place of their device's."""
+STATED: tuple[tuple[str, str, Row], ...] = (
+    # Source begins with, and note contains; what the job has then.
+    ("", "500 W", {"cluster": {"device": "H100-96G"}}),
+    ("torchtitan", "eager", {"run": {"framework": "fsdp-eager"}}),
+    ("", "selective checkpointing per op", {"layout": {"recompute": "operators"}}),
+    # All blocks, or none, are what the two rows of such a run have.
+    ("", "every other (or so) block recomputed", {"layout": {"recompute": "full", "recompute_every": 2}}),
+    ("", "windows of half of the layers", {"model": {"window": 128, "full_every": 2}}),
+    ("", "MLA as 128 heads", {"model": {"kv_heads": 0, **LATENT}}),
+    # Its recipes send tokens with DeepEP or HybridEP.
+    ("Megatron-Bridge MoE", "", {"layout": {"ep_comm": "deduplicated"}}),
+)
+"""What rows state about a run and their job does not have, as the first jobs could not: settings of gpt-oss, of
+DeepSeek-V3, and of how a program is run."""
+OF_A_BOX = ("states shared out within a box", "ZeRO within a box")
+"""Notes of rows whose replicas shard in a box alone."""
 VARIANTS = "best that fits"
 """Words in the note of a row that is one variant of a run."""
 
@@ -122,9 +137,12 @@ def runs_of(rows: Iterable[Row], folder: Path) -> Iterator[Run]:
 def _job(row: Row, folder: Path) -> TrainingJob:
     record = parse_job_record(row["job"], where=row["id"])
     framework, attention = framework_of(row)
-    device = CAPPED if "500 W" in row["note"] else None
-    values = {"run": {"framework": framework, "attention": attention}, "cluster": {"device": device}}
-    record = with_values(record, values)
+    record = with_values(record, {"run": {"framework": framework, "attention": attention}})
+    for source, words, values in STATED:
+        if row["source"].startswith(source) and words in row["note"]:
+            record = with_values(record, values)
+    if any(words in row["note"] for words in OF_A_BOX):
+        record = with_values(record, {"layout": {"shard_ranks": 8 // (record.layout.tp or 1)}})
     with warnings.catch_warnings():
         warnings.simplefilter("ignore")
         return job_of(record, folder=folder)

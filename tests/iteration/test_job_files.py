@@ -118,7 +118,7 @@ def test_what_is_left_out() -> None:
         ("[layout]\nfused_attention = 1", "`layout.fused_attention`: expected true or false"),
         (
             '[layout]\nrecompute = "all"',
-            "expected one of full, none, selective (what is computed again), found 'all'",
+            "expected one of full, none, operators, selective (what is computed again), found 'all'",
         ),
         ("[layout]\ntpp = 2", "found an unknown one in job.toml: did you mean 'tp'"),
         (

@@ -4,7 +4,7 @@ The range. Conformal prediction (Vovk et al., 2005; Lei et al., JASA 2018): the 
 estimated seconds among some runs hold for a new run of the same kind. Each run is estimated with constants that were
 fitted without its group (the jackknife+ of Barber et al., Annals of Statistics 2021; `benchmarks/exam.py --left-out`),
 so that no run tells what is expected of itself. Kinds are a framework on a kind of GPU; those with few runs take the
-quantiles of the framework, or of all runs.
+quantiles of the framework, or of all runs. A card whose power is capped adds the range of its clock.
 
 Corrections. Runs of the same model teach most about those most like them. The logarithm of measured over estimated
 seconds of a run has parts: one of the software and the cluster, which is near none where a framework is run as its
@@ -29,6 +29,7 @@ import numpy as np
 
 from coppice.errors import InputError
 from coppice.files import decode_utf8
+from coppice.iteration.devices import clock_shares
 from coppice.iteration.job.file import with_values
 from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.job.tables import JobRecord
@@ -89,6 +90,24 @@ class EstimateRange:
         """Usual distance of measured from estimated times, in logarithms."""
         return math.log(self.high / self.low) / (2 * TENTH)
 
+    def capped(self, shares: tuple[float, float, float]) -> EstimateRange:
+        """The range where the clock of a capped GPU is not known: distances of both kinds are independent.
+
+        Args:
+            shares: Share of its clock that it keeps: the least, as taken, and the most.
+        """
+        least, taken, most = shares
+        if least == most:
+            return self
+        low = math.hypot(math.log(self.low), math.log(taken / most))
+        high = math.hypot(math.log(self.high), math.log(taken / least))
+        return EstimateRange(
+            low=math.exp(-low),
+            high=math.exp(high),
+            runs=self.runs,
+            like=f"{self.like}, with cards of any clock",
+        )
+
     def corrected(self, factor: float, spread: float, anchors: int) -> EstimateRange:
         """The range with measured steps of the same job.
 
@@ -125,7 +144,8 @@ def estimate_range(cluster: Cluster) -> EstimateRange:
     for kind, like in kinds:
         runs, low, high = QUANTILES.get(kind, (0, 1.0, 1.0))
         if runs >= FEWEST or kind == ("", ""):
-            return EstimateRange(low=low, high=high, runs=runs, like=like)
+            found = EstimateRange(low=low, high=high, runs=runs, like=like)
+            return found if cluster.table else found.capped(clock_shares(cluster.device, cluster.cap))
     raise AssertionError  # by the last kind
 
 

@@ -20,20 +20,55 @@ class Device:
     link_bytes_per_second: float  # What it sends to the other GPUs of its box, in one direction
     box: int = 8  # GPUs of a box
     processors: int = 0  # Multiprocessors, over which the tiles of a product are dealt; 0: not known
+    clock_mhz: float = 0.0  # Clock with which its peak is counted; 0: not known
+    power_watts: float = 0.0  # Power that it is made for; 0: not known
+    limit_watts: float = 0.0  # Power that this card is capped at; 0: at what it is made for
+
+
+@dataclass(frozen=True)
+class Cap:
+    """Limits of the power and of the clock of a GPU; None: those that it is made for."""
+
+    power_watts: float | None = None
+    clock_mhz: float | None = None
+
+
+UNCAPPED = Cap()
+POWER = (1.0, 0.5, 1 / 3)
+"""Powers of the share of its watts with which the clock of a busy GPU falls that is capped: as the voltage stays, so
+that watts go with the clock; as taken; and as the voltage falls with the clock, so that watts go with its third power.
+Cards of one chip differ, and what is published of whole trainings says less than the first (250 W capped at 150 W made
+BERT 8.5% slower on V100; McDonald et al., NAACL 2022), so that the first and the last are the ends of a range."""
+
+
+def clock_shares(device: Device, cap: Cap) -> tuple[float, float, float]:
+    """Share of its clock that a capped GPU keeps in products: the least, as taken, and the most.
+
+    Examples:
+        >>> [round(each, 2) for each in clock_shares(DEVICES["H100"], Cap(power_watts=500))]
+        [0.71, 0.85, 0.89]
+        >>> clock_shares(DEVICES["A100-80G"], Cap(clock_mhz=1410)), clock_shares(DEVICES["H100"], Cap())
+        ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+    """
+    watts = cap.power_watts or device.limit_watts
+    power = min(1.0, watts / device.power_watts) if watts and device.power_watts else 1.0
+    clock = min(1.0, cap.clock_mhz / device.clock_mhz) if cap.clock_mhz and device.clock_mhz else 1.0
+    least, taken, most = (min(clock, power**each) for each in POWER)
+    return least, taken, most
 
 
 _SHEETS = (
-    ("V100", 125e12, 0.9e12, 32e9, 150e9, 8, 80),
-    ("A100", 312e12, 1.555e12, 40e9, 300e9, 8, 108),
-    ("A100-80G", 312e12, 2.039e12, 80e9, 300e9, 8, 108),
-    ("H100", 989.4e12, 3.35e12, 80e9, 450e9, 8, 132),
-    ("H100-96G", 989.4e12, 2.4e12, 96e9, 450e9, 8, 132),
-    ("H200", 989.4e12, 4.8e12, 141e9, 450e9, 8, 132),
-    ("B200", 2250e12, 8e12, 180e9, 900e9, 8, 148),
-    ("GB200", 2500e12, 8e12, 186e9, 900e9, 64, 148),
-    ("GB300", 2500e12, 8e12, 279e9, 900e9, 64, 148),
-    ("MI250X", 191.5e12, 1.6384e12, 64e9, 250e9, 8, 110),
-    ("MI300X", 1307.4e12, 5.3e12, 192e9, 448e9, 8, 304),
+    ("V100", 125e12, 0.9e12, 32e9, 150e9, 8, 80, 1530, 300, 0),
+    ("A100", 312e12, 1.555e12, 40e9, 300e9, 8, 108, 1410, 400, 0),
+    ("A100-80G", 312e12, 2.039e12, 80e9, 300e9, 8, 108, 1410, 400, 0),
+    ("H100", 989.4e12, 3.35e12, 80e9, 450e9, 8, 132, 1830, 700, 0),
+    ("H100-96G", 989.4e12, 2.4e12, 96e9, 450e9, 8, 132, 1830, 700, 500),
+    ("H200", 989.4e12, 4.8e12, 141e9, 450e9, 8, 132, 1830, 700, 0),
+    ("B200", 2250e12, 8e12, 180e9, 900e9, 8, 148, 1856, 1000, 0),
+    ("GB200", 2500e12, 8e12, 186e9, 900e9, 64, 148, 2062, 1200, 0),
+    ("GB300", 2500e12, 8e12, 279e9, 900e9, 64, 148, 2062, 1400, 0),
+    ("MI250X", 191.5e12, 1.6384e12, 64e9, 250e9, 8, 110, 1700, 280, 0),
+    ("MI300X", 1307.4e12, 5.3e12, 192e9, 448e9, 8, 304, 2100, 750, 0),
 )
 DEVICES = {
     name: Device(
@@ -44,13 +79,16 @@ DEVICES = {
         link_bytes_per_second=link,
         box=box,
         processors=processors,
+        clock_mhz=clock,
+        power_watts=watts,
+        limit_watts=limit,
     )
-    for name, flops, rate, size, link, box, processors in _SHEETS
+    for name, flops, rate, size, link, box, processors, clock, watts, limit in _SHEETS
 }
 """By name; NVIDIA's data sheets of V100 SXM2, A100 SXM4 (40 and 80 GB), H100 SXM5, H200 SXM, B200, of H100s of 96 GB
 that are capped at 500 W (2.4 TB/s; PyTorch publishes runs on them), and of the NVL72 racks of GB200 and GB300, of whose
 72 GPUs jobs use 64; AMD's of MI300X, and of MI250X, a die of which has half of 383 TFLOP/s, 3.28 TB/s and 128 GB, and
-five links of 50 GB/s to others."""
+five links of 50 GB/s to others. Clocks are those with which the processors make up the peak."""
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -22,12 +22,13 @@ import math
 from dataclasses import dataclass, fields, replace
 
 from coppice.iteration.machine import Cluster
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, layer_kinds
+from coppice.iteration.recomputation import kinds_of, layers_of, repeated_parts, repeats_routing, sums_of
+from coppice.iteration.sharding import gathering_seconds, replicas_seconds, tensors_of
+from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
 OPTIMIZER_BYTES = 34
 """What Adam reads and writes for a parameter, its 32-bit states and copy included, and the norm of its gradient."""
-_COPIES = 4  # passes over what is gathered into a list of parts and put together from them
 ROUTED_PASSES = 9.67
 """Passes over tokens that go to experts: permutation there and back, and their weighted sum."""
 CAST_PASSES = 3.43
@@ -51,12 +52,12 @@ class LayerWork:
 
     @classmethod
     def of(cls, model: Transformer, layout: Layout, cluster: Cluster) -> LayerWork:
-        """Work of a layer; of a model with experts in some layers, on average."""
-        kinds = layer_kinds(model)
-        works = {view: cls._of_kind(view, layout, cluster) for view, _ in kinds}
+        """Work of a layer; where they differ, on average."""
+        kinds = kinds_of(model, layout)
+        works = {(view, own): cls._of_kind(view, own, cluster) for view, own, _ in kinds}
         found = cls(
             **{
-                each.name: sum(count * getattr(works[view], each.name) for view, count in kinds)
+                each.name: sum(count * getattr(works[view, own], each.name) for view, own, count in kinds)
                 / model.layers
                 for each in fields(cls)
             }
@@ -64,7 +65,7 @@ class LayerWork:
         if not model.mtp_layers:
             return found
         joined = 3 * cluster.product_seconds(found.tokens, model.hidden / layout.tensor, 2 * model.hidden)
-        further = found.head + joined + works[model.of_layer(model.layers - 1)].layer
+        further = found.head + joined + works[layers_of(model, layout)[-1]].layer
         return replace(found, head=found.head + model.mtp_layers * further)
 
     @classmethod
@@ -73,28 +74,20 @@ class LayerWork:
         memory, framework, tensor = cluster.memory_rate, cluster.framework, layout.tensor
         tokens = layout.micro_batch * model.seq / layout.context
         own = tokens / tensor
-        products = products_seconds(model, tokens, tensor, cluster)
-        passes = framework.norm_passes * model.hidden * (own if layout.sequence_parallel else tokens)
-        passes += framework.activation_passes * own * model.mlp_width * (model.mlp_matrices - 1)
-        passes += framework.attention_passes * own * (model.query_width + model.key_value_width)
-        passes += (
-            framework.attention_passes * (own if layout.sequence_parallel else tokens) * model.latent_width
-        )
-        if model.experts:
-            products += _routed_seconds(model, layout, cluster, tokens)
-            passes += ROUTED_PASSES * own * model.hidden * model.routed_share
-        moved = passes * _HALF / memory
+        parts = forward_parts(model, layout, cluster)
         attention, behind = attention_seconds(model, layout, cluster)
         stalls = stalls_of(layout.gpus, cluster)
         host = cluster.host_seconds
-        forward = max((products + attention + moved) * stalls, host)
-        backward = max((2 * (products + moved) + behind) * stalls, 2 * host)
-        again = {
-            Recompute.NONE: 0.0,
-            # What attention computes that keeps its scores on the chip is not kept in any case.
-            Recompute.SELECTIVE: 0.0 if layout.fused_attention else attention * stalls,
-            Recompute.FULL: forward,
-        }[layout.recompute]
+        others = sum(parts.values()) - attention
+        forward = max((others + attention) * stalls, host)
+        backward = max((2 * others + behind) * stalls, 2 * host)
+        if layout.recompute is Recompute.FULL:
+            again = forward
+        else:
+            shares = repeated_parts(model, layout, framework)
+            again = sum(share * parts.get(part, 0.0) for part, share in shares.items()) * stalls
+            if layout.recompute is Recompute.OPERATORS:
+                again = max(again, host)
         backward += accumulating_seconds(_layer_weights(model, layout), layout, cluster)
         scored = (model.scored_tokens or model.seq) / model.seq
         head = 3 * cluster.product_seconds(tokens * scored, model.vocab / tensor, model.hidden, precision=1.0)
@@ -107,6 +100,36 @@ class LayerWork:
             head=head * stalls,
             recompute=again,
         )
+
+
+def forward_parts(model: Transformer, layout: Layout, cluster: Cluster) -> dict[str, float]:
+    """Seconds of each part of the forward pass of a layer, where all are alike.
+
+    Parts are products (:func:`layer_products`), passes over activations at the rate of memory, and attention.
+    """
+    framework, tensor = cluster.framework, layout.tensor
+    tokens = layout.micro_batch * model.seq / layout.context
+    own = tokens / tensor
+    split = own if layout.sequence_parallel else tokens
+    wide = model.mlp_matrices - 1
+    values = {
+        "norms": framework.norm_passes * model.hidden * split,
+        "rotation": framework.attention_passes * own * (model.query_width + model.key_value_width),
+        "latent_norms": framework.attention_passes * split * model.latent_width,
+    }
+    if model.experts:
+        routed = model.routed_share * (model.expert_ffn or model.ffn)
+        values["shared_activation"] = framework.activation_passes * own * model.shared_ffn * wide
+        values["routed_activation"] = framework.activation_passes * own * routed * wide
+        values["permutation"] = ROUTED_PASSES * own * model.hidden * model.routed_share
+    else:
+        values["activation"] = framework.activation_passes * own * model.ffn * wide
+    parts = {name: passed * _HALF / cluster.memory_rate for name, passed in values.items()}
+    parts |= layer_products(model, tokens, tensor, cluster)
+    if model.experts:
+        parts["routed"] = _routed_seconds(model, layout, cluster, tokens)
+    parts["attention"] = attention_seconds(model, layout, cluster)[0]
+    return parts
 
 
 def attention_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[float, float]:
@@ -153,30 +176,40 @@ def products_seconds(model: Transformer, tokens: float, tensor: int, cluster: Cl
 
     Those of experts that tokens are sent to are not among them.
     """
-    wide = model.mlp_matrices - 1
+    return sum(layer_products(model, tokens, tensor, cluster).values())
+
+
+def layer_products(model: Transformer, tokens: float, tensor: int, cluster: Cluster) -> dict[str, float]:
+    """Forward time of the products of :func:`products_seconds`, each with the casts of its operands to 8 bits."""
+    made: dict[str, float] = {}
+    columns: dict[str, float] = {}
     if model.kv_rank:
         heads = model.query_width - model.heads * model.rope_width + model.context_width
         down = model.latent_width if model.query_rank else model.latent_width + model.query_width / tensor
-        seconds = cluster.product_seconds(tokens, down, model.hidden)
+        made["latent"] = cluster.product_seconds(tokens, down, model.hidden)
+        columns["latent"] = tensor * model.latent_width + (0 if model.query_rank else model.query_width)
         if model.query_rank:
-            seconds += cluster.product_seconds(tokens, model.query_width / tensor, model.query_rank)
-        seconds += cluster.product_seconds(tokens, heads / tensor, model.kv_rank)
-        columns = model.query_width + heads + tensor * model.latent_width + model.hidden
+            made["query_up"] = cluster.product_seconds(tokens, model.query_width / tensor, model.query_rank)
+            columns["query_up"] = model.query_width
+        made["key_value_up"] = cluster.product_seconds(tokens, heads / tensor, model.kv_rank)
+        columns["key_value_up"] = heads
     else:
         queries = model.query_width + model.key_value_width
-        seconds = cluster.product_seconds(tokens, queries / tensor, model.hidden)
-        columns = queries + model.hidden
-    seconds += cluster.product_seconds(tokens, model.hidden, model.context_width / tensor)
-    ffn = model.shared_ffn if model.experts else model.ffn
+        made["queries"] = cluster.product_seconds(tokens, queries / tensor, model.hidden)
+        columns["queries"] = queries
+    made["output"] = cluster.product_seconds(tokens, model.hidden, model.context_width / tensor)
+    columns["output"] = model.hidden
+    ffn, wide = model.shared_ffn if model.experts else model.ffn, model.mlp_matrices - 1
     if model.experts:
-        seconds += cluster.product_seconds(tokens / tensor, model.experts, model.hidden, precision=1.0)
+        made["router"] = cluster.product_seconds(tokens / tensor, model.experts, model.hidden, precision=1.0)
     if ffn:
-        seconds += cluster.product_seconds(tokens, wide * ffn / tensor, model.hidden)
-        seconds += cluster.product_seconds(tokens, model.hidden, ffn / tensor)
-        columns += wide * ffn + model.hidden
+        made["up"] = cluster.product_seconds(tokens, wide * ffn / tensor, model.hidden)
+        made["down"] = cluster.product_seconds(tokens, model.hidden, ffn / tensor)
+        columns |= {"up": wide * ffn, "down": model.hidden}
     if cluster.precision > 1:
-        seconds += CAST_PASSES * tokens * columns / tensor / cluster.memory_rate
-    return seconds
+        for name, cast in columns.items():
+            made[name] += CAST_PASSES * tokens * cast / tensor / cluster.memory_rate
+    return made
 
 
 def _routed_seconds(model: Transformer, layout: Layout, cluster: Cluster, tokens: float) -> float:
@@ -186,11 +219,6 @@ def _routed_seconds(model: Transformer, layout: Layout, cluster: Cluster, tokens
     up = cluster.product_seconds(rows, (model.mlp_matrices - 1) * width, model.hidden, parts=parts)
     down = cluster.product_seconds(rows, model.hidden, width, parts=parts)
     return up + down
-
-
-def tensors_of(model: Transformer) -> int:
-    """Number of parameter tensors of a layer: four matrices and the gains of two norms, each with or without a bias."""
-    return 12 if model.biases else 6
 
 
 def hop_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
@@ -209,7 +237,31 @@ def routing_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> flo
     """Time of one all-to-all between expert-parallel ranks per micro-batch."""
     tokens = layout.micro_batch * model.seq / layout.context
     size = _HALF * tokens * model.routed_share * model.hidden / layout.tensor
-    return cluster.exchange_seconds(size, layout.expert, layout.tensor)
+    once = crossing_share(model, layout, cluster.device.box) if layout.deduplicated else None
+    return cluster.exchange_seconds(size, layout.expert, layout.tensor, once=once)
+
+
+def crossing_share(model: Transformer, layout: Layout, box: int) -> float:
+    """Share of what experts in other boxes take of tokens that is left if a token goes to each box once.
+
+    A token has its experts drawn from all, without replacement, as a router does that is balanced.
+
+    Examples:
+        Of 8 experts out of 128 on two boxes 4 are in the other one, to which a token goes once, if at all:
+
+        >>> from coppice.iteration.models import model_named
+        >>> layout = Layout(data=16, expert=16, global_batch=16)
+        >>> round(crossing_share(model_named("qwen3-30b-a3b"), layout, 8), 4)
+        0.2493
+    """
+    inside = min(layout.expert, max(1, box // layout.tensor))
+    boxes = layout.expert // inside
+    if not model.experts:
+        return 1.0
+    others = model.experts - model.experts / boxes
+    chosen = range(model.experts_per_token)
+    missed = math.prod(max(0.0, others - each) / (model.experts - each) for each in chosen)
+    return min(1.0, boxes * (1 - missed) / model.experts_per_token)
 
 
 def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[float, float]:
@@ -228,21 +280,6 @@ def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> tup
     hops = layout.context - 1
     forward, backward = (each / layout.context for each in attention_seconds(model, layout, cluster))
     return hops * max(0.0, whole / hops - forward), hops * max(0.0, 2 * whole / hops - backward)
-
-
-def gathering_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
-    """Exposed ZeRO-3 time of a layer: parameter all-gather and gradient reduce-scatter."""
-    if layout.shard is not Shard.ZERO3:
-        return 0.0
-    framework = cluster.framework
-    size = _HALF * (model.dense_parameters + model.routed_parameters) / model.layers / layout.tensor
-    rounds = 3 + framework.regathers * (1 + (layout.recompute is Recompute.FULL))
-    messages = tensors_of(model) if framework.by_tensor else 4
-    share = cluster.gradient_share
-    replicas = layout.data * layout.context
-    once = messages * cluster.ring_seconds(size / messages, replicas, layout.tensor, rounds=1, share=share)
-    copied = _COPIES * size / cluster.memory_rate if framework.regathers else 0.0
-    return rounds * (once + copied)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -282,37 +319,41 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
     framework = cluster.framework
     work = LayerWork.of(model, layout, cluster)
     tensor, count, stages = layout.tensor, layout.micro_batches, layout.pipeline
-    replicas = layout.data * layout.context
-    sums = 4 + 2 * (layout.recompute is Recompute.FULL)
+    kinds = kinds_of(model, layout)
     activations = _HALF * work.tokens * model.hidden
-    summing = sums * cluster.sum_seconds(activations, tensor, split=layout.sequence_parallel)
-    gathering = gathering_seconds(model, layout, cluster)
+    once = cluster.sum_seconds(activations, tensor, split=layout.sequence_parallel)
+    summing = gathering = exchanged = 0.0
+    for view, own, number in kinds:
+        share = number / model.layers
+        summing += share * sums_of(view, own) * once
+        gathering += share * gathering_seconds(view, own, cluster)
+        if view.experts:
+            exchanged += share * (4 + 2 * repeats_routing(own)) * routing_seconds(view, own, cluster)
+        first, then = context_seconds(view, own, cluster)
+        exchanged += share * ((1 + (own.recompute is Recompute.FULL)) * first + then)
     sending = 2 * layout.chunks * hop_seconds(model, layout, cluster) if stages > 1 else 0.0
-    mixed = model.expert_layers / model.layers
-    routing = mixed * sums * routing_seconds(model, layout, cluster)
-    again = layout.recompute is Recompute.FULL
-    waits = [(context_seconds(view, layout, cluster), count) for view, count in layer_kinds(model)]
-    exchanged = routing + sum(((1 + again) * first + then) * n for (first, then), n in waits) / model.layers
     layer = work.layer + summing + gathering + exchanged
     held, heads = model.layers / stages, 1
     if stages > 1 and (framework.balanced or model.layers % (stages * layout.chunks)):
         held, heads = _slowest(model.layers, stages, layer, work.head)
     others = model.layers * layer + work.head - held * layer - heads * work.head
-    own = (model.dense_parameters / stages + model.vocab * model.hidden) / tensor
+    weights = (model.dense_parameters / stages + model.vocab * model.hidden) / tensor
     routed = model.routed_parameters / stages / tensor / layout.expert
     gradients = 0.0
     if layout.shard is not Shard.ZERO3:
-        share = cluster.gradient_share
         messages = 1.0
         if framework.by_tensor and layout.shard is Shard.ZERO1:
             messages = tensors_of(model) * model.layers / stages
-        size = framework.gradient_bytes * own / messages
-        gradients = messages * cluster.ring_seconds(size, replicas, tensor, share=share)
-        size, few = framework.gradient_bytes * routed, replicas // layout.expert
-        gradients += cluster.ring_seconds(size, few, tensor * layout.expert, share=share) if routed else 0.0
-    stepped = own + routed
+        size = framework.gradient_bytes * weights / messages
+        gradients = messages * replicas_seconds(size, layout, cluster)
+        if routed:
+            few = layout.replicas // layout.expert
+            gradients += cluster.ring_seconds(
+                framework.gradient_bytes * routed, few, tensor * layout.expert, share=cluster.gradient_share
+            )
+    stepped = weights + routed
     if layout.shard is not Shard.NONE:
-        stepped = own / replicas + routed * layout.expert / replicas
+        stepped = weights / layout.sharing + routed / layout.sharing_experts
     return Estimate(
         compute=count * held * work.layer,
         head=count * heads * work.head,

@@ -61,7 +61,7 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
     global_batch: BatchOption = None
     micro_batch: Annotated[int | None, option("Samples of a micro-batch [default: 1].", ge=1)] = None
     recompute: Annotated[
-        str | None, option("Computed again: none (default), selective or full.", metavar="WHAT")
+        str | None, option("Computed again: none (default), selective, operators or full.", metavar="WHAT")
     ] = None
     shard: Annotated[
         str | None,

@@ -21,7 +21,16 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.iteration.costs.group import CollectiveCosts, RankGroup, crossing
-from coppice.iteration.devices import CALIBRATIONS, DEVICES, KERNELS, Calibration, Device
+from coppice.iteration.devices import (
+    CALIBRATIONS,
+    DEVICES,
+    KERNELS,
+    UNCAPPED,
+    Calibration,
+    Cap,
+    Device,
+    clock_shares,
+)
 from coppice.iteration.frameworks import MEGATRON, Framework
 from coppice.iteration.measured.table import DeviceTable
 from coppice.text import suggestion
@@ -84,6 +93,7 @@ class Cluster:
     # Where the times of collectives come from; None: rings by formula and calibration
     costs: CollectiveCosts | None = None
     framework: Framework = MEGATRON  # What the job is run with
+    cap: Cap = UNCAPPED  # Limits of the power and of the clock of its GPUs
 
     @property
     def calibrated(self) -> Cluster:
@@ -107,6 +117,7 @@ class Cluster:
             return parts * 2 * m * n * k / (narrow * self.table.matrix_flops(m, n, k))
         constants, device = self.calibration, self.device
         share = constants.matrix_share * k / (k + constants.half_depth * math.sqrt(narrow))
+        share *= self.clock_share
         share *= math.pow(tile_share(math.ceil(m), math.ceil(n), device.processors), TILE_POWER)
         if narrow > 1:
             share *= constants.narrow_share
@@ -130,7 +141,8 @@ class Cluster:
         backward: bool = False,
     ) -> float:
         """Seconds of attention, whose kernels skip what is masked where scores stay on the chip."""
-        constants, framework, peak = self.calibration, self.framework, self.device.flops
+        constants, framework = self.calibration, self.framework
+        peak = self.device.flops * self.clock_share
         passes, times = 0.0, 1 + backward
         if not fused:
             passes = SCORE_PASSES[framework.softmax] * 2 * sequences * heads * seq**2 / self.memory_rate
@@ -150,6 +162,11 @@ class Cluster:
             # Five products instead of two: scores again, and gradients of values, of scores, of queries and of keys.
             share *= BACKWARD_SHARE / 2.5
         return flops / (1 + causal) / (peak * share)
+
+    @property
+    def clock_share(self) -> float:
+        """Share of the clock that capped GPUs keep in products; measured ones are as they were measured."""
+        return 1.0 if self.table is not None else clock_shares(self.device, self.cap)[1]
 
     @property
     def host_seconds(self) -> float:
@@ -219,26 +236,36 @@ class Cluster:
         names = ("reduce_scatter", "all_gather")
         return sum(self.costs.cost(name, size_bytes, RankGroup(ranks, 1)).seconds for name in names)
 
-    def exchange_seconds(self, size_bytes: float, ranks: int, stride: int) -> float:
+    def exchange_seconds(
+        self, size_bytes: float, ranks: int, stride: int, *, once: float | None = None
+    ) -> float:
         """Time of a balanced all-to-all.
 
         All groups at a stride do so at once. What stays in a box crosses its links, the rest the NICs that its GPUs
-        share; both at the same time.
+        share; both at the same time. Where what goes to a box goes there once, a GPU of it hands it on to the others.
 
         Args:
             size_bytes: Bytes of the whole buffer of a rank.
+            once: Share of what leaves a box that does, where nothing goes to a box more than once; None: all.
         """
         if ranks == 1 or not size_bytes:
             return 0.0
-        if self.costs is not None:
-            return self.costs.cost("all_to_all", size_bytes, RankGroup(ranks, stride)).seconds
-        constants = self.calibration
         inside = min(ranks, max(1, self.device.box // stride))
-        near = size_bytes * (inside - 1) / ranks / self.near_rate(inside, stride)
+        fans_out = once is not None and inside < ranks
+        if self.costs is not None:
+            if not fans_out or once is None:
+                return self.costs.cost("all_to_all", size_bytes, RankGroup(ranks, stride)).seconds
+            crossed = self.costs.cost("all_to_all", once * size_bytes, RankGroup(ranks, stride)).seconds
+            if inside == 1:
+                return crossed
+            return crossed + self.costs.cost("all_to_all", size_bytes, RankGroup(inside, stride)).seconds
+        constants = self.calibration
+        near = size_bytes * (inside - 1) / (inside if fans_out else ranks) / self.near_rate(inside, stride)
         out = crossing(ranks, stride, self.device.box)
         if not out.groups:
             return constants.near_seconds + near
         far = size_bytes * out.exchanged / (self.nic_bytes_per_second * constants.far_share)
+        far *= 1.0 if once is None else once
         return constants.near_seconds + constants.far_seconds * out.outside + max(near, far)
 
     def send_seconds(self, size_bytes: float, stride: int, ranks: int = 2) -> float:
@@ -296,6 +323,23 @@ def constants_borrowed(cluster: Cluster) -> str:
     else:
         return ""
     return f"{what}: none are fitted to it, so times of another chip may be far off"
+
+
+def gpu_text(cluster: Cluster) -> str:
+    """GPU of a cluster in words, with the share of its clock that a capped one keeps.
+
+    Examples:
+        >>> gpu_text(box_of("A100-80G")), gpu_text(capped(box_of("H100"), Cap(power_watts=500)))
+        ('A100-80G', 'H100, capped at 500 W: 85% of its clock (71% to 89%)')
+    """
+    device, cap = cluster.device, cluster.cap
+    limits = [f"{watts:g} W" for watts in [cap.power_watts or device.limit_watts] if watts]
+    limits += [f"{cap.clock_mhz:g} MHz"] if cap.clock_mhz else []
+    if not limits or cluster.table is not None:
+        return device.name
+    least, taken, most = clock_shares(device, cap)
+    words = f"{device.name}, capped at {' and '.join(limits)}: {taken:.0%} of its clock"
+    return words if least == most else f"{words} ({least:.0%} to {most:.0%})"
 
 
 def device_in(name: str) -> str | None:
@@ -366,6 +410,34 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
     return _cluster(topology, DEVICES[name], CALIBRATIONS[CONSTANTS.get(name, name)], table)
 
 
+def capped(cluster: Cluster, cap: Cap) -> Cluster:
+    """A cluster whose GPUs have a limit of their power or clock.
+
+    Computation follows the clock; memory, links and the host do not.
+
+    Raises:
+        InputError: If nothing says what the limit leaves of such a GPU.
+
+    Examples:
+        >>> capped(box_of("H100"), Cap(clock_mhz=915)).clock_share
+        0.5
+    """
+    for name, given, known in (
+        ("power_watts", cap.power_watts, cluster.device.power_watts),
+        ("clock_mhz", cap.clock_mhz, cluster.device.clock_mhz),
+    ):
+        if given and cluster.table is not None:
+            raise InputError(
+                f"`cluster.{name}`: expected GPUs from a data sheet, found measured ones ({cluster.table.name}): "
+                "measure them under that limit."
+            )
+        if given and not known:
+            raise InputError(
+                f"`cluster.{name}`: expected a GPU whose data sheet has it, found {cluster.device.name}: leave it out."
+            )
+    return replace(cluster, cap=cap)
+
+
 def _let_through(topology: Topology) -> float:
     """Bytes a second that the network carries from any set of boxes to the others and back."""
     boxes = sorted(set(topology.host[topology.rank_nodes].tolist()))
@@ -420,13 +492,12 @@ def _cluster(
         nics = _no_more_than(
             nics, _let_through(topology), f"the NICs of a box of {topology.name}", "between boxes"
         )
-    own = Device(
-        name=sheet.name,
-        flops=sheet.flops,
-        memory_bytes_per_second=sheet.memory_bytes_per_second,
+    own = replace(
+        sheet,
         memory_bytes=(table and table.memory_bytes) or sheet.memory_bytes,
         link_bytes_per_second=links,
         box=int(boxes[1][0]),
+        processors=0,
     )
     return Cluster(
         device=own,

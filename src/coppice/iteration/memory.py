@@ -6,10 +6,11 @@ and passes in flight of 1F1B and its interleaved form, as in Korthikanti et al. 
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass, replace
+from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from coppice.iteration.frameworks import MEGATRON, Framework
+from coppice.iteration.recomputation import alike, dropped_bytes, recomputed_layers
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, dealt_layers
 from coppice.iteration.workload.catalogue import LayeredModel
 
@@ -95,21 +96,20 @@ def _of_device(model: Transformer, layout: Layout, framework: Framework, device:
         """Weights for which something is kept that replicas shard in these cases; experts have fewer replicas."""
         if layout.shard not in shards:
             return dense + routed
-        return dense / layout.replicas + routed * layout.expert / layout.replicas
+        return dense / layout.sharing + routed / layout.sharing_experts
 
     in_flight = 1.0
     if layout.pipeline > 1:
         in_flight = min(layout.micro_batches, layout.pipeline - device)
         if layout.chunks > 1:
             in_flight *= 1 + (layout.pipeline - 1) / (layout.pipeline * layout.chunks)
-    activations = in_flight * held * layer_bytes(model, layout, framework)
-    if layout.recompute is Recompute.FULL:
-        # A layer that is computed again keeps everything until its backward pass is done.
-        activations += layer_bytes(model, replace(layout, recompute=Recompute.NONE), framework)
+    activations = _activations(model, layout, framework, device, held, in_flight)
     tokens = model.seq / layout.context * layout.micro_batch
     scored = (model.scored_tokens or model.seq) / model.seq
     words = model.vocab if framework.gathers_logits else model.vocab / layout.tensor
-    gathered = 2 * layer if layout.shard is Shard.ZERO3 and layout.replicas > 1 else 0.0
+    gathered = 2 * layer if layout.shard is Shard.ZERO3 and layout.sharing > 1 else 0.0
+    if layout.secondary_ranks:  # of experts as many ranks have the same
+        gathered += dense / layout.secondary_ranks + routed / max(1, layout.secondary_ranks // layout.expert)
     return Memory(
         parameters=_WEIGHT * (kept(Shard.ZERO3) + gathered),
         gradients=framework.kept_gradient_bytes * kept(Shard.ZERO2, Shard.ZERO3),
@@ -120,24 +120,70 @@ def _of_device(model: Transformer, layout: Layout, framework: Framework, device:
     )
 
 
+def _activations(
+    model: Transformer, layout: Layout, framework: Framework, device: int, held: int, in_flight: float
+) -> float:
+    """Activations of a pipeline device, with what the layer needs whose backward pass runs.
+
+    A layer that is computed again as a whole keeps everything until its backward pass is done; meanwhile those behind
+    it, whose backward passes are done, keep nothing of that micro-batch. Modules are computed again one by one.
+    """
+    stages = dealt_layers(model.layers, layout.pipeline * layout.chunks)
+    flags = iter(recomputed_layers(model.layers, layout))
+    again = [[next(flags) for _ in range(own)] for own in stages]
+    own = [flag for each in again[device :: layout.pipeline] for flag in each]
+    whole = layer_bytes(model, alike(layout, again=False), framework)
+    kept = {False: whole, True: layer_bytes(model, alike(layout, again=True), framework)}
+    row = [kept[flag] for flag in own] or [whole]
+    every = held * sum(row) / len(row)
+    # What is kept of a layer that is computed again whole stays beside it; of operators it is among the rest.
+    beside = {Recompute.FULL: whole, Recompute.OPERATORS: whole - kept[True]}.get(layout.recompute, 0.0)
+    most, below = every, 0.0
+    for flag, size in zip(own, row, strict=False):
+        below += held * size / len(row)
+        most = max(most, below + flag * beside)
+    return min((in_flight - 1) * every + most, in_flight * held * whole)
+
+
 def layer_bytes(model: Transformer, layout: Layout, framework: Framework = MEGATRON) -> float:
-    """Activation bytes of a layer per micro-batch."""
+    """Activation bytes of a layer per micro-batch, where all do the same about recomputation."""
     tokens = model.seq / layout.context * layout.micro_batch
-    unit = tokens * model.hidden
     split = layout.tensor if layout.sequence_parallel else 1
     if layout.recompute is Recompute.FULL:
-        return 2 * unit / split
-    scores = framework.score_bytes * model.heads * model.seq / layout.tensor
-    if layout.fused_attention or layout.recompute is Recompute.SELECTIVE:
-        scores = 0.0
+        return 2 * tokens * model.hidden / split
     # Queries, the context, keys and values; then the results of the matrices of the MLP, as 16-bit values each.
     inner = 2 * (model.query_width + model.context_width + model.key_value_width)
     inner += 2 * model.mlp_matrices * model.mlp_width
     # What goes to experts and what comes back.
     inner += 4 * model.hidden * model.routed_share * model.expert_layers / model.layers
-    kept = framework.kept_share * inner / layout.tensor
-    latent = 2 * tokens * model.latent_width / split
-    return unit * framework.kept_norm_bytes / split + latent + tokens * (kept + scores)
+    norms, latent = framework.kept_norm_bytes * model.hidden, 2 * model.latent_width
+    scores = 0.0 if layout.fused_attention else framework.score_bytes * model.heads * model.seq
+    if layout.recompute is Recompute.OPERATORS:
+        norms, kept = _kept_by_operators(model)
+        inner, latent, scores = min(inner, kept), latent / 2, 0.0
+        norms = min(framework.kept_norm_bytes * model.hidden, norms)
+    elif layout.recompute is Recompute.SELECTIVE:
+        dropped = dropped_bytes(model, layout, framework)
+        norms -= dropped["norms"] * model.hidden
+        inner = max(0.0, inner - dropped["inner"])
+        scores *= 1 - dropped["scores"]
+    return tokens * ((norms + latent) / split + (framework.kept_share * inner + scores) / layout.tensor)
+
+
+def _kept_by_operators(model: Transformer) -> tuple[float, float]:
+    """Bytes that recomputation of operators keeps for each token, of the width of the model, and of operands.
+
+    Those are the input of the layer and what its sums and every second product leave, with the context of attention.
+    """
+    mixed = model.expert_layers / model.layers
+    first = model.ffn * (1 - mixed) + model.shared_ffn * mixed
+    keys = (model.kv_heads or model.heads) / model.heads
+    inner = (
+        model.query_width + model.context_width + (0 if model.kv_rank else model.context_width * keys) + first
+    )
+    # What went to experts and came back is not exchanged again.
+    routed = 4 * model.hidden * model.routed_share * mixed
+    return 6.0 * model.hidden, 2 * inner + routed
 
 
 def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:

@@ -5,11 +5,17 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass, replace
 from enum import StrEnum
-from functools import cache
+from functools import cache, lru_cache
 
 from coppice.errors import InputError
+from coppice.text import suggestion
 
-_COUNTS = ("tensor", "pipeline", "data", "context", "expert", "chunks", "micro_batch", "global_batch")
+_COUNTS = (
+    *("tensor", "pipeline", "data", "context", "expert", "chunks", "micro_batch", "global_batch"),
+    "recompute_every",
+)
+MODULES = ("core_attn", "mlp", "layernorm", "moe", "moe_act", "shared_experts", "mla_up_proj")
+"""Modules that selective recomputation computes again, as Megatron-LM's `--recompute-modules` calls them."""
 
 
 class Recompute(StrEnum):
@@ -18,6 +24,8 @@ class Recompute(StrEnum):
     NONE = "none"
     SELECTIVE = "selective"
     """Scores, softmax and context of attention (Korthikanti et al., MLSys 2023)."""
+    OPERATORS = "operators"
+    """What is not costly to keep: every second product, norms and activations (torchtitan)."""
     FULL = "full"
     """The whole forward pass of every layer."""
 
@@ -301,10 +309,18 @@ class Transformer:
         return 2 * tokens * self.layer_parameters + attention
 
 
+@lru_cache(maxsize=64)
+def layer_views(model: Transformer) -> tuple[Transformer, ...]:
+    """Each layer of a model, as a model of such layers alone; layers that are alike are one object."""
+    alike: dict[Transformer, Transformer] = {}
+    views = (model.of_layer(layer) for layer in range(model.layers))
+    return tuple(alike.setdefault(view, view) for view in views)
+
+
 @cache
 def layer_kinds(model: Transformer) -> tuple[tuple[Transformer, int], ...]:
     """The kinds of layers of a model, each as a model of such layers alone, and how many there are of each."""
-    return tuple(Counter(model.of_layer(layer) for layer in range(model.layers)).items())
+    return tuple(Counter(layer_views(model)).items())
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -326,15 +342,29 @@ class Layout:
     micro_batch: int = 1  # Sequences of a micro-batch
     global_batch: int = 1  # Sequences of an iteration, over all replicas
     recompute: Recompute = Recompute.NONE  # What is computed again
+    recompute_every: int = 1  # In every so many layers
+    recompute_layers: int = 0  # In the first so many layers of each stage; 0: in all
+    # Modules of a layer that selective recomputation computes again; none: scores, softmax and context of attention
+    recompute_modules: tuple[str, ...] = ()
     sequence_parallel: bool = False  # What tensor parallelism replicates is sharded along the sequence
     # Scores stay on the chip (FlashAttention), so that none are kept or computed again
     fused_attention: bool = False
     shard: Shard = Shard.NONE  # What replicas shard
+    # Replicas next to each other that shard it, of which all such groups hold the same (hybrid sharding); 0: all do
+    shard_ranks: int = 0
+    # Replicas that shard a second copy of parameters, which backward passes gather (hpZ); 0: there is none
+    secondary_ranks: int = 0
+    # Tokens cross to a box once for all experts that they have there, and fan out inside
+    deduplicated: bool = False
 
     def __post_init__(self) -> None:
         for name in _COUNTS:
             if getattr(self, name) < 1:
                 raise InputError(f"expected `{name}` of 1 or more, found {getattr(self, name)}.")
+        for name in ("recompute_layers", "shard_ranks", "secondary_ranks"):
+            if getattr(self, name) < 0:
+                raise InputError(f"expected `{name}` of 0 or more, found {getattr(self, name)}.")
+        self._check_recomputation()
         if self.global_batch % (self.micro_batch * self.data):
             raise InputError(
                 f"expected a global batch that is a multiple of {self.micro_batch} sequences x {self.data} replicas, "
@@ -344,6 +374,76 @@ class Layout:
             raise InputError(
                 f"expected ep that divides {self.replicas} replicas (dp x cp), found {self.expert}."
             )
+        self._check_shards()
+
+    def _check_recomputation(self) -> None:
+        """Check what is computed again, and where."""
+        where = (
+            "recompute_every"
+            if self.recompute_every > 1
+            else "recompute_layers" * (self.recompute_layers > 0)
+        )
+        if where and self.recompute is Recompute.NONE:
+            raise InputError(
+                f"expected what is computed again beside `{where}`, found `recompute` none: give it, or leave {where} "
+                "out."
+            )
+        if self.recompute_every > 1 and self.recompute_layers:
+            raise InputError(
+                "expected every so many layers or the first of a stage, found `recompute_every` "
+                f"{self.recompute_every} and `recompute_layers` {self.recompute_layers}: leave one out."
+            )
+        if self.recompute_modules and self.recompute is not Recompute.SELECTIVE:
+            raise InputError(
+                f"expected `recompute` selective beside `recompute_modules`, found {self.recompute.value}: change one."
+            )
+        for each in self.recompute_modules:
+            if each not in MODULES:
+                raise InputError(
+                    f"expected `recompute_modules` out of {', '.join(MODULES)}, found {each!r}: "
+                    f"{suggestion(each, MODULES)}"
+                )
+
+    def _check_shards(self) -> None:
+        """Check groups of replicas that shard."""
+        for name in ("shard_ranks", "secondary_ranks"):
+            group = getattr(self, name)
+            if not group:
+                continue
+            if self.replicas % group:
+                raise InputError(
+                    f"expected `{name}` that divides {self.replicas} replicas (dp x cp), found {group}."
+                )
+            if self.shard is Shard.NONE:
+                raise InputError(
+                    f"expected something that replicas shard beside `{name}` {group}, found `shard` none: give it, or "
+                    f"leave {name} out."
+                )
+        if self.shard_ranks and self.shard_ranks % self.expert and self.expert % self.shard_ranks:
+            raise InputError(
+                f"expected `shard_ranks` and ep of which one divides the other, found {self.shard_ranks} and "
+                f"{self.expert}."
+            )
+        if self.secondary_ranks and self.shard is not Shard.ZERO3:
+            raise InputError(
+                f"expected `shard` zero3 beside `secondary_ranks`, found {self.shard.value}: backward passes gather "
+                "parameters there alone."
+            )
+        if self.secondary_ranks > self.sharing:
+            raise InputError(
+                f"expected `secondary_ranks` of at most the {self.sharing} replicas that shard, found "
+                f"{self.secondary_ranks}."
+            )
+
+    @property
+    def sharing(self) -> int:
+        """Replicas that shard states together; other groups of them hold the same."""
+        return self.shard_ranks or self.replicas
+
+    @property
+    def sharing_experts(self) -> int:
+        """Of the replicas with the same experts, those that shard what is kept for them."""
+        return max(1, self.sharing // self.expert)
 
     @property
     def replicas(self) -> int:

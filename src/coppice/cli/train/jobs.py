@@ -17,6 +17,7 @@ from coppice.text import columns
 
 if TYPE_CHECKING:
     from coppice.iteration.job import TrainingJob
+    from coppice.iteration.transformer import Layout
     from coppice.topology.model import Topology
 
 
@@ -78,6 +79,8 @@ def job(
     from coppice.iteration.job.file import read_job_record
     from coppice.iteration.job.job import job_of
     from coppice.iteration.job.tables import JobRecord
+    from coppice.iteration.machine import gpu_text
+    from coppice.iteration.recomputation import recomputation_text
     from coppice.iteration.transformer import Transformer
 
     if schema:
@@ -109,15 +112,25 @@ def job(
     fields = [
         ("model", words),
         ("cluster", f"{found.machines.name}, {found.machines.gpus} GPUs"),
-        ("GPU", ", ".join(dict.fromkeys(each.cluster.device.name for each in found.machines.kinds))),
+        ("GPU", ", ".join(dict.fromkeys(gpu_text(each.cluster) for each in found.machines.kinds))),
         (
             "layout",
             ", ".join(f"{name} {degree}" for name, degree in degrees.items() if degree > 1) or "one GPU",
         ),
         ("batch", batch),
-        ("keeps", f"recomputation {layout.recompute.value}, sharded {layout.shard.value}"),
+        ("keeps", f"recomputation {recomputation_text(layout)}, sharded {_shards_text(layout)}"),
     ]
     print_fields(found.name, fields)
+
+
+def _shards_text(layout: Layout) -> str:
+    """What replicas shard, and in which groups."""
+    words = layout.shard.value
+    if layout.sharing < layout.replicas:
+        words += f" in groups of {layout.sharing}"
+    return (
+        f"{words}, a second copy in groups of {layout.secondary_ranks}" if layout.secondary_ranks else words
+    )
 
 
 @with_options()

@@ -17,7 +17,8 @@ from numpy.typing import NDArray
 from coppice.bounds.together.demands import GroupDemand
 from coppice.errors import InputError
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.recomputation import kinds_of, repeats_routing, sums_of
+from coppice.iteration.transformer import Layout, Shard, Transformer
 from coppice.iteration.workload.catalogue import LayeredModel
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
@@ -97,11 +98,11 @@ def job_demands(model: Transformer | LayeredModel, layout: Layout) -> list[Group
     )
     tokens = layout.micro_batch * model.seq / layout.context
     activations = _HALF * tokens * model.hidden
-    again = layout.recompute is Recompute.FULL
-    held = model.layers / layout.pipeline
+    kinds = kinds_of(model, layout)
     found = []
     if layout.tensor > 1:
-        summed = (4 + 2 * again) * held * count * activations
+        sums = sum(number * sums_of(view, own) for view, own, number in kinds)
+        summed = sums / layout.pipeline * count * activations
         found.append(_demand("tp", "all_reduce", _members(groups["tp"], ranks), summed))
     if layout.pipeline > 1:
         sent = layout.chunks * count * activations / layout.tensor
@@ -109,10 +110,10 @@ def job_demands(model: Transformer | LayeredModel, layout: Layout) -> list[Group
         found.append(_demand("pp forward", "send", stages, sent))
         found.append(_demand("pp backward", "send", stages[:, ::-1], sent))
     if layout.expert > 1 and model.experts:
-        mixtures = model.expert_layers / layout.pipeline
         routed = activations / layout.tensor * model.experts_per_token
-        times = (4 + 2 * again) * mixtures * count
-        found.append(_demand("ep", "all_to_all", _members(groups["ep"], ranks), times * routed))
+        times = sum(number * (4 + 2 * repeats_routing(own)) for view, own, number in kinds if view.experts)
+        routed *= times * count / layout.pipeline
+        found.append(_demand("ep", "all_to_all", _members(groups["ep"], ranks), routed))
     return found + _gradients(model, layout)
 
 
@@ -122,21 +123,30 @@ def _gradients(model: Transformer, layout: Layout) -> list[GroupDemand]:
     experts = model.routed_parameters / layout.pipeline / layout.tensor / layout.expert
     words = model.vocab * model.hidden / layout.tensor
     found = []
-    parts = [("dp", RankGroup(layout.replicas, layout.tensor), dense, words)]
+    parts = [("dp", RankGroup(layout.replicas, layout.tensor), layout.sharing, dense, words)]
     if experts:
-        over = layout.replicas // layout.expert
-        parts.append(("dp of experts", RankGroup(over, layout.tensor * layout.expert), experts, 0.0))
-    for name, group, parameters, ends in parts:
+        group = RankGroup(layout.replicas // layout.expert, layout.tensor * layout.expert)
+        parts.append(("dp of experts", group, layout.sharing_experts, experts, 0.0))
+    for name, group, sharing, parameters, ends in parts:
         if group.ranks == 1:
+            continue
+        if layout.shard is Shard.ZERO3:  # gathered twice and scattered once for each micro-batch
+            size = layout.micro_batches * _HALF * parameters
+            across = RankGroup(group.ranks // sharing, group.stride * sharing)
+            near = min(sharing, layout.secondary_ranks or sharing)
+            demands = (
+                ("gradients", "all_reduce", sharing, group.stride, size),  # and the first gather
+                ("parameters", "all_gather", near, group.stride, size),
+                ("gradients across groups", "all_reduce", across.ranks, across.stride, size / sharing),
+            )
+            for what, collective, ranks, stride, each in demands:
+                if ranks > 1:
+                    members = _members(RankGroup(ranks, stride), layout.gpus)
+                    found.append(_demand(f"{name} {what}", collective, members, each))
             continue
         members = _members(group, layout.gpus)
         stage = members[:, 0] // (layout.gpus // layout.pipeline)
         at_end = (stage == 0) | (stage == layout.pipeline - 1)
-        if layout.shard is Shard.ZERO3:  # gathered twice and scattered once for each micro-batch
-            size = layout.micro_batches * _HALF * parameters
-            found.append(_demand(f"{name} gradients", "all_reduce", members, size))
-            found.append(_demand(f"{name} parameters", "all_gather", members, size))
-            continue
         sizes = [Fraction(round(_HALF * (parameters + ends * end))) for end in at_end.tolist()]
         found.append(GroupDemand(name, "all_reduce", members, sizes))
     return found

@@ -171,7 +171,6 @@ class ComposedStep:
 
     composition: Composition  # The policies
     seconds: float  # Time from one iteration to the next
-    lower_bound_seconds: float  # What no order of the same passes and messages can beat
     exposed_seconds: float  # Communication on the critical path
     messages: int  # Messages about gradients of an iteration, of all devices of a replica
     compute_seconds: float  # Computation of the busiest device with its optimizer, alone
@@ -180,6 +179,12 @@ class ComposedStep:
     memory: Memory
     times: TaskTimes  # When its tasks run
     step: SimulatedStep | None  # Where the time goes; None: by a plan of the whole iteration
+    planned_bound_seconds: float = 0.0  # The lower bound of such a plan
+
+    @property
+    def lower_bound_seconds(self) -> float:
+        """What no order of the same passes and messages can beat."""
+        return self.planned_bound_seconds if self.step is None else self.step.lower_bound_seconds
 
     @property
     def memory_bytes(self) -> float:
@@ -276,7 +281,7 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
         return ComposedStep(
             composition=composition,
             seconds=planned.seconds,
-            lower_bound_seconds=planned.lower_bound_seconds,
+            planned_bound_seconds=planned.lower_bound_seconds,
             exposed_seconds=planned.exposed_seconds,
             messages=planned.messages,
             compute_seconds=_computation(step, order),
@@ -294,7 +299,6 @@ def compose(job: TrainingJob, composition: Composition, *, contention: float = 0
     return ComposedStep(
         composition=composition,
         seconds=found.seconds,
-        lower_bound_seconds=found.lower_bound_seconds,
         exposed_seconds=sum(found.exposed.values()),
         messages=len(plan.messages),
         compute_seconds=_computation(step, order),

@@ -12,9 +12,10 @@ import numpy as np
 
 from coppice.errors import InputError
 from coppice.iteration.costs.simulated import CALIBRATED, with_collectives
+from coppice.iteration.devices import Cap
 from coppice.iteration.frameworks import ATTENTION, SOFTMAX, Framework, framework_named
 from coppice.iteration.job.tables import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
-from coppice.iteration.machine import Cluster, cluster_of
+from coppice.iteration.machine import Cluster, capped, cluster_of
 from coppice.iteration.measured.table import DeviceTable, read_device_table
 from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
@@ -59,6 +60,12 @@ def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, w
             raise InputError(
                 f"expected shard none, zero1 or zero2 for {model.name}, found {layout.shard.value}."
             )
+        for name, usual in (("recompute_every", 1), ("recompute_layers", 0), ("shard_ranks", 0)):
+            if getattr(layout, name) != usual:
+                raise InputError(
+                    f"expected no {name} for {model.name}, which has no layers that are alike, found "
+                    f"{getattr(layout, name)}: leave it out."
+                )
         return
     for what, whole, degree, parts in (
         ("tp", model.heads, "heads", layout.tensor),
@@ -304,9 +311,17 @@ def machines_of(
         found = "neither" if table.topology is None else "both"
         raise InputError(f"`cluster.topology`: expected a preset or file, or `cluster.mixed`, found {found}.")
     if table.topology is not None:
-        asked = [(table.topology, table.boxes, table.device)]
+        asked = [(table.topology, table.boxes, table.device, Cap(table.power_watts, table.clock_mhz))]
     else:
-        asked = [(each.topology, each.boxes, each.device) for each in table.mixed or ()]
+        if table.power_watts or table.clock_mhz:
+            raise InputError(
+                "`cluster.mixed`: expected `power_watts` and `clock_mhz` with each kind of boxes, found one of them "
+                "beside `mixed`: move it there."
+            )
+        asked = [
+            (each.topology, each.boxes, each.device, Cap(each.power_watts, each.clock_mhz))
+            for each in table.mixed or ()
+        ]
     if len(asked) > 1 and collectives != CALIBRATED:
         raise InputError(
             f"`run.collectives`: expected {CALIBRATED} on boxes of several kinds, found {collectives!r}."
@@ -318,9 +333,10 @@ def machines_of(
         )
     assumed = time_model_of(None if model is None else in_folder(model, folder))
     kinds, names = [], []
-    for spec, boxes, device in asked:
+    for spec, boxes, device, cap in asked:
         topology = (loaded or _load)(in_folder(spec, folder), boxes, table.rates, table.settings)
         kind = kind_of(topology, device_of(device, folder), precision=precision)
+        kind = replace(kind, cluster=capped(kind.cluster, cap))
         kinds.append(
             replace(kind, cluster=with_collectives(kind.cluster, topology, collectives, model=assumed))
         )
@@ -368,6 +384,14 @@ def layout_of(table: LayoutTable, gpus: int) -> Layout:
                 f"`layout.cp_comm`: expected cp of 2 or more beside {comm}, found none: give it."
             )
         given["context_ring"] = comm == "p2p"
+    if (comm := given.pop("ep_comm", None)) is not None:
+        if given.get("expert", 1) == 1:
+            raise InputError(
+                f"`layout.ep_comm`: expected ep of 2 or more beside {comm}, found none: give it."
+            )
+        given["deduplicated"] = comm == "deduplicated"
+    if "recompute_modules" in given:
+        given["recompute_modules"] = tuple(dict.fromkeys(given["recompute_modules"]))
     given["recompute"] = Recompute(given.get("recompute", "none"))
     given["shard"] = Shard(given.get("shard", "none"))
     given.setdefault("sequence_parallel", True)

@@ -13,6 +13,7 @@ from msgspec import Meta
 _MOST = 10**9  # more is a slip of the pen, and takes for ever to count through
 _Count = Annotated[int, Meta(ge=1, le=_MOST)]
 _Size = Annotated[int, Meta(ge=0, le=_MOST)]
+_Rate = Annotated[float, Meta(gt=0, le=100_000)]
 _Layers = Annotated[int, Meta(ge=1, le=100_000)]
 
 
@@ -77,6 +78,8 @@ class BoxesTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
     topology: Annotated[str, Meta(description="preset or topology file of these boxes")]
     boxes: Annotated[_Count, Meta(description="how many")]
     device: Annotated[str, Meta(description="their GPUs, or a device file")] | None = None
+    power_watts: Annotated[_Rate, Meta(description="limit of their power, in watts")] | None = None
+    clock_mhz: Annotated[_Rate, Meta(description="cap of their clock, in MHz")] | None = None
 
 
 class ClusterTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
@@ -89,6 +92,8 @@ class ClusterTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omi
         Annotated[dict[str, str | int | float | bool], Meta(description="parameters of a preset")] | None
     ) = None
     device: Annotated[str, Meta(description="GPU, or a device file (.json)")] | None = None
+    power_watts: Annotated[_Rate, Meta(description="limit of the power of a GPU, in watts")] | None = None
+    clock_mhz: Annotated[_Rate, Meta(description="cap of the clock of a GPU, in MHz")] | None = None
     mixed: (
         Annotated[list[BoxesTable], Meta(description="boxes of several kinds, instead of topology")] | None
     ) = None
@@ -118,11 +123,57 @@ class LayoutTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
     global_batch: Annotated[_Count, Meta(description="samples of an iteration, over all replicas")] | None = (
         None
     )
+    ep_comm: (
+        Annotated[
+            Literal["all_to_all", "deduplicated"],
+            Meta(
+                description="how tokens reach experts: a copy for each, or one for each box, which fans out in it"
+            ),
+        ]
+        | None
+    ) = None
     recompute: (
-        Annotated[Literal["none", "selective", "full"], Meta(description="what is computed again")] | None
+        Annotated[
+            Literal["none", "selective", "operators", "full"], Meta(description="what is computed again")
+        ]
+        | None
+    ) = None
+    recompute_every: (
+        Annotated[_Count, Meta(description="every so many layers compute again; 1: all do")] | None
+    ) = None
+    recompute_layers: (
+        Annotated[_Size, Meta(description="so many layers at the start of each stage do; 0: all")] | None
+    ) = None
+    recompute_modules: (
+        Annotated[
+            list[str],
+            Meta(
+                description="modules that `selective` computes again, as Megatron-LM calls them: core_attn, mlp, "
+                "layernorm, moe, moe_act, shared_experts, mla_up_proj"
+            ),
+        ]
+        | None
     ) = None
     shard: (
         Annotated[Literal["none", "zero1", "zero2", "zero3", "fsdp"], Meta(description="what replicas shard")]
+        | None
+    ) = None
+    shard_ranks: (
+        Annotated[
+            _Size,
+            Meta(
+                description="replicas that shard together, as HSDP and MiCS have it; groups hold the same; 0: all"
+            ),
+        ]
+        | None
+    ) = None
+    secondary_ranks: (
+        Annotated[
+            _Size,
+            Meta(
+                description="replicas that shard a second copy, which backward passes gather (hpZ); 0: none"
+            ),
+        ]
         | None
     ) = None
     sequence_parallel: (

@@ -17,7 +17,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.devices import CALIBRATIONS, DEVICES
+from coppice.iteration.devices import CALIBRATIONS, DEVICES, UNCAPPED
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob, device_of
 from coppice.iteration.machine import CONSTANTS, Cluster
@@ -490,4 +490,10 @@ def _with_device(cluster: Cluster, other: str | DeviceTable | None) -> Cluster:
     if other not in DEVICES:
         raise InputError(f"expected a device, found {other!r}: {suggestion(str(other), list(DEVICES))}")
     device = replace(DEVICES[other], box=cluster.device.box)
-    return replace(cluster, device=device, calibration=CALIBRATIONS[CONSTANTS.get(other, other)], table=None)
+    return replace(
+        cluster,
+        device=device,
+        calibration=CALIBRATIONS[CONSTANTS.get(other, other)],
+        table=None,
+        cap=UNCAPPED,
+    )

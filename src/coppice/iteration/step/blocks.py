@@ -18,13 +18,14 @@ from coppice.iteration.estimate import (
     OPTIMIZER_BYTES,
     LayerWork,
     context_seconds,
-    gathering_seconds,
+    crossing_share,
     hop_seconds,
     routing_seconds,
-    tensors_of,
 )
 from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import layer_bytes
+from coppice.iteration.recomputation import layers_of, repeated_sums, repeats_routing
+from coppice.iteration.sharding import replicas_seconds, sharded_exchanges, tensors_of
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, dealt_layers
 
@@ -45,12 +46,14 @@ def expert_exchanges(model: Transformer, layout: Layout, cluster: Cluster) -> li
     seconds = routing_seconds(model, layout, cluster)
     device = cluster.device
     inside = min(layout.expert, max(1, device.box // layout.tensor))
-    near = size * (inside - 1) / layout.expert / device.link_bytes_per_second / seconds
-    far = (
-        size * (layout.expert - inside) / layout.expert * device.box / cluster.nic_bytes_per_second / seconds
-    )
+    fans_out = layout.deduplicated and inside < layout.expert
+    near = size * (inside - 1) / (inside if fans_out else layout.expert) / device.link_bytes_per_second
+    far = size * (layout.expert - inside) / layout.expert * device.box / cluster.nic_bytes_per_second
+    if fans_out:
+        far *= crossing_share(model, layout, device.box)
+    near, far = near / seconds, far / seconds
     loads = {name: min(1.0, share) for name, share in (("NVLink", near), ("NIC", far)) if share > 0}
-    passes = [FORWARD, BACKWARD, *([RECOMPUTE] if layout.recompute is Recompute.FULL else [])]
+    passes = [FORWARD, BACKWARD, *([RECOMPUTE] if repeats_routing(layout) else [])]
     return [
         GroupExchange(
             group="ep", collective="all_to_all", size_bytes=size, when=when, seconds=seconds, loads=loads
@@ -95,8 +98,8 @@ def transformer_blocks(model: Transformer, layout: Layout, cluster: Cluster) -> 
     Args:
         layout: How the job lies on the GPUs.
     """
-    views = [model.of_layer(layer) for layer in range(model.layers)]
-    kinds = {view: _layer(view, layout, cluster) for view in dict.fromkeys(views)}
+    views = layers_of(model, layout)
+    kinds = {(view, own): _layer(view, own, cluster) for view, own in dict.fromkeys(views)}
     work = LayerWork.of(model, layout, cluster)
     words = model.vocab * model.hidden / layout.tensor
     embedding = LayerBlock(name="embedding", kind="embedding", parameters=words)
@@ -141,15 +144,14 @@ def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float)
     size = _HALF * tokens * model.hidden
     whole = cluster.sum_seconds(size, layout.tensor, split=layout.sequence_parallel)
     loads = _loads(cluster, size, layout.tensor, 1, 2, whole)
-    passes = [FORWARD, BACKWARD, *([RECOMPUTE] if layout.recompute is Recompute.FULL else [])]
     kinds = ("all_gather", "reduce_scatter") if layout.sequence_parallel else ("all_reduce",)
+    row = [(when, kind) for when in (FORWARD, BACKWARD) for kind in 2 * kinds]
+    row += [(RECOMPUTE, kind) for kind in repeated_sums(model, layout)]
     return [
         GroupExchange(
             group="tp", collective=kind, size_bytes=size, when=when, seconds=whole / len(kinds), loads=loads
         )
-        for when in passes
-        for _ in range(2)
-        for kind in kinds
+        for when, kind in row
     ]
 
 
@@ -179,16 +181,23 @@ def _context(model: Transformer, layout: Layout, cluster: Cluster) -> list[Group
 
 def _sharded(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExchange]:
     """ZeRO-3: parameters all-gathered in both passes, gradients reduce-scattered."""
-    replicas = layout.data * layout.context
-    if layout.shard is not Shard.ZERO3 or replicas == 1:
-        return []
-    size = _HALF * (model.dense_parameters + model.routed_parameters) / model.layers / layout.tensor
-    seconds = gathering_seconds(model, layout, cluster) / 3
-    share = _loads(cluster, size, replicas, layout.tensor, 1, seconds)
-    kinds = ((FORWARD, "all_gather"), (BACKWARD, "all_gather"), (BACKWARD, "reduce_scatter"))
     return [
-        GroupExchange(group="dp", collective=kind, size_bytes=size, when=when, seconds=seconds, loads=share)
-        for when, kind in kinds
+        GroupExchange(
+            group="dp",
+            collective=each.collective,
+            size_bytes=each.size_bytes,
+            when=BACKWARD if each.backward else FORWARD,
+            seconds=each.seconds,
+            loads=_loads(
+                cluster,
+                each.size_bytes,
+                each.group.ranks,
+                each.group.stride,
+                _ROUNDS[each.collective],
+                each.seconds,
+            ),
+        )
+        for each in sharded_exchanges(model, layout, cluster)
     ]
 
 
@@ -241,32 +250,29 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
     else:
         dealt[0] = (embedding, *dealt[0])
         dealt[-1] = (*dealt[-1], head)
-    replicas = layout.data * layout.context
-    stepped = replicas if layout.shard is not Shard.NONE else 1
+    replicas = layout.replicas
+    shards = layout.shard is not Shard.NONE
     # The optimizer steps experts as they are, not as messages count them; fewer replicas share them out.
-    few = max(1, stepped // layout.expert)
+    stepped, few = (layout.sharing, layout.sharing_experts) if shards else (1, 1)
     weights = [expert_weights(model.of_layer(layer), layout, cluster) for layer in range(model.layers)]
     own = []
     for k, stage in enumerate(dealt):
         experts, counted = map(sum, zip(*weights[first[k] : first[k + 1]], (0.0, 0.0), strict=True))
         own.append((sum(block.parameters for block in stage) - counted) / stepped + experts / few)
-    share = cluster.gradient_share
-
     one = math.inf
     if cluster.framework.by_tensor and layout.shard is Shard.ZERO1:
         one = cluster.framework.gradient_bytes * model.layer_parameters / tensors_of(model) / layout.tensor
 
     def between_replicas(collective: str, size_bytes: float) -> GroupExchange:
-        rounds, messages = _ROUNDS[collective], max(1.0, size_bytes / one)
-        seconds = messages * cluster.ring_seconds(
-            size_bytes / messages, replicas, layout.tensor, rounds=rounds, share=share
-        )
+        messages = max(1.0, size_bytes / one)
+        seconds = messages * replicas_seconds(size_bytes / messages, layout, cluster, collective=collective)
+        rounds, ranks = _ROUNDS[collective], layout.sharing if collective == "all_gather" else replicas
         return GroupExchange(
             group="dp",
             collective=collective,
             size_bytes=size_bytes,
             seconds=seconds,
-            loads=_loads(cluster, size_bytes, replicas, layout.tensor, rounds, seconds),
+            loads=_loads(cluster, size_bytes, ranks, layout.tensor, rounds, seconds),
         )
 
     return Step(
@@ -280,7 +286,7 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
             cluster.framework.step_seconds / layout.chunks + OPTIMIZER_BYTES * each / cluster.memory_rate
             for each in own
         ),
-        shares_optimizer=layout.shard is not Shard.NONE,
+        shares_optimizer=shards,
         between_replicas=between_replicas if replicas > 1 else None,
         flops=3 * model.forward_flops(layout.global_batch),
         peak=layout.gpus * cluster.device.flops,

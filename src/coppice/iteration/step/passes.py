@@ -277,7 +277,7 @@ class Rows:
         """Exposed collectives inside a pass."""
         for block in blocks:
             for each in block.exchanges:
-                scatters = each.group == "dp" and each.collective == "reduce_scatter"
+                scatters = each.group == "dp" and each.collective != "all_gather"
                 if self.plan.gathers_ahead and each.group == "dp":
                     continue
                 if scatters:  # with the gradients of weights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
-from functools import cached_property
+from functools import cached_property, lru_cache
 
 import numpy as np
 from numpy.typing import NDArray
@@ -178,7 +178,7 @@ def order_for(name: str | None, devices: int, micro_batches: int, chunks: int) -
     chosen = name or ("interleaved" if chunks > 1 else "1f1b")
     if chosen not in ORDERS:
         raise InputError(f"expected an order of a pipeline ({', '.join(ORDERS)}), found {chosen!r}.")
-    order = ORDERS[chosen](devices, micro_batches, chunks)
+    order = _order(chosen, devices, micro_batches, chunks)
     if order.stages != devices * chunks:
         wanted = order.stages // devices
         if wanted == 1:
@@ -187,6 +187,11 @@ def order_for(name: str | None, devices: int, micro_batches: int, chunks: int) -
             msg = f"expected {wanted} chunks of a device for order {chosen}, found {chunks}."
         raise InputError(msg)
     return chosen, order
+
+
+@lru_cache(maxsize=8)
+def _order(name: str, devices: int, micro_batches: int, chunks: int) -> PipelineOrder:
+    return ORDERS[name](devices, micro_batches, chunks)
 
 
 def simulate_step(
