@@ -33,6 +33,7 @@ from coppice.training.torch.chunked.step_graphs import (
     step_graph,
 )
 from coppice.training.torch.chunked.templates import CollectiveBuffers, piece_steps
+from coppice.training.torch.core.agree import share_weights, tensors_of
 from coppice.training.torch.core.measure import DeviceClock, now
 
 STEP_SECONDS = 1e-5
@@ -216,12 +217,9 @@ class SectionModel:
                     "model alike on all."
                 )
         first = self._groups.of(self._data).ranks[0]
-        with torch.no_grad():
-            for tensor in [*model.parameters(), *model.buffers()]:
-                if id(tensor) in own:
-                    dist.broadcast(tensor.detach(), src=first, group=self._data)
-                else:
-                    dist.broadcast(tensor.detach(), src=0)
+        of_sections = [each for each in tensors_of(model) if id(each) in own]
+        share_weights(of_sections, first, self._data)
+        share_weights([each for each in tensors_of(model) if id(each) not in own], 0, None)
 
     def plain(self) -> StepLayout:
         """Layout before recording: no times, and one bucket."""

@@ -18,8 +18,8 @@ from torch import nn
 from torch.func import functional_call
 
 from coppice.errors import InputError
-from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.chunked.templates import CollectiveBuffers, all_gather_single
+from coppice.training.torch.core.attached import ModuleAttachments
 
 
 class GradientBucket:

@@ -16,7 +16,7 @@ import statistics
 from collections import Counter
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -38,6 +38,7 @@ from coppice.training.torch.chunked.recorded_steps import (
 from coppice.training.torch.chunked.sections import TensorParallelModule
 from coppice.training.torch.chunked.sharded import ShardedWeights, require_by_element
 from coppice.training.torch.core.agree import trained_parameters
+from coppice.training.torch.core.attached import after_backward
 from coppice.training.torch.core.measure import (
     BOUNDARY,
     COMPUTE,
@@ -49,7 +50,12 @@ from coppice.training.torch.core.measure import (
     total_seconds,
     whats,
 )
-from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
+from coppice.training.torch.core.optimizer import (
+    PartitionedOptimizer,
+    ScheduledOptimizer,
+    SynchronousSteps,
+    partitioned_norm,
+)
 
 _STATE_KEY = "whole_plan"
 _CUT_STEPS = 3
@@ -65,7 +71,7 @@ class WholeOptimizer(PartitionedOptimizer):
         self.schedule.forget()
 
 
-class WholeSchedule:
+class WholeSchedule(SynchronousSteps):
     """A whole-step plan executed on a model.
 
     Args:
@@ -137,10 +143,7 @@ class WholeSchedule:
         self._adopt(self._plain, OrderedPlan.of(self._plain.operations.graph))
         for each in self.entries:
             each.section.executor = self
-        given = type(optimizer)
-        optimizer.__class__ = type(f"Scheduled{given.__name__}", (WholeOptimizer, given), {})
-        self.optimizer = cast("WholeOptimizer", optimizer)  # The optimizer, with a class of its own
-        self.optimizer.adopt(self)
+        self.optimizer = WholeOptimizer.of(optimizer, self)
 
     @property
     def predicted_seconds(self) -> float:
@@ -158,17 +161,6 @@ class WholeSchedule:
         assert self._executor is not None
         return self._executor
 
-    def step(self) -> None:
-        """See :meth:`ScheduledOptimizer.step`."""
-        groups = [dict(group) for group in self.optimizer.param_groups]
-        update_only(self.optimizer, groups, self._trained)
-
-    def synchronize(self) -> None:
-        """See :meth:`ScheduledOptimizer.synchronize`: means are available when ``backward()`` returns."""
-
-    def flush(self) -> None:
-        """See :meth:`ScheduledOptimizer.flush`: nothing is outstanding."""
-
     def forget(self) -> None:
         """Drop gradients accumulated on this rank."""
         for weights in self._sharded:
@@ -178,26 +170,17 @@ class WholeSchedule:
         """Norm of all gradients, each shard counted once."""
         own = {id(p): each for each in self.entries for p in each.trained}
         world, replicas = len(self.groups.grid.ranks), len(self.groups.of(self._data).ranks)
-        most = norm_type == float("inf")
-        parts = [torch.zeros((), device=self.device) for _ in range(2)]
+        gradients: list[tuple[torch.Tensor, float | None]] = []
         for parameter in self._trained:
             if parameter.grad is None or not parameter.grad.numel():
                 continue
-            norm = torch.linalg.vector_norm(parameter.grad.float(), norm_type)
             entry = own.get(id(parameter))
-            place = int(entry is not None)
-            if most:
-                parts[place] = torch.maximum(parts[place], norm)
-                continue
             shares = 1
             if entry is not None:
                 shares = len(self.groups.of(entry.section.group).ranks) if entry.section.group else 1
                 shares *= replicas if entry.sharded else 1
-            parts[place] = parts[place] + norm**norm_type * (shares / world if place else 1)
-        dist.all_reduce(
-            parts[1], op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM, group=self.groups.parent
-        )
-        return torch.maximum(*parts) if most else (parts[0] + parts[1]) ** (1 / norm_type)
+            gradients.append((parameter.grad, None if entry is None else world / shares))
+        return partitioned_norm(gradients, norm_type, self.groups.parent, self.device)
 
     def close(self) -> None:
         """See :meth:`ScheduledOptimizer.close`: sections use plain all-reduces, and weights are unsharded."""
@@ -297,7 +280,7 @@ class WholeSchedule:
             )
         if made is self._passes[-1] and not self._in_backward:
             self._in_backward = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
+            after_backward(self._end_backward)
             self._recorded_in.mark(BOUNDARY)
             self._mean(self.operations.early)
             self._gap(self.operations.turn)

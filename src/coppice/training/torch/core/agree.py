@@ -265,6 +265,44 @@ def trained_parameters(
     return [name for name, _ in found], [p for _, p in found]
 
 
+def share_weights(tensors: Iterable[torch.Tensor], source: int, group: dist.ProcessGroup | None) -> None:
+    """Give all ranks of a group the tensors of one of them.
+
+    Args:
+        source: That rank, among all.
+    """
+    with torch.no_grad():
+        for tensor in tensors:
+            dist.broadcast(tensor.detach(), src=source, group=group)
+
+
+def tensors_of(*modules: nn.Module) -> list[torch.Tensor]:
+    """Parameters and buffers of modules."""
+    return [each for module in modules for each in (*module.parameters(), *module.buffers())]
+
+
+def require_dense(gradient: torch.Tensor | None, name: str) -> torch.Tensor:
+    """The gradient of a parameter, if it can be averaged."""
+    if gradient is None or gradient.is_sparse:
+        raise InputError(f"expected dense gradients, found another of {name}: sparse ones are not summed.")
+    return gradient
+
+
+def require_no_missing(names: Sequence[str], *remedies: str) -> None:
+    """Check that no trained parameter is without a gradient.
+
+    Args:
+        names: Those that are.
+        remedies: What else can be done about it.
+    """
+    if names:
+        raise InputError(
+            f"expected gradients of all trained parameters, found none of {', '.join(names[:3])}"
+            f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}: freeze what is not used "
+            f"(requires_grad=False), {', '.join(remedies)}."
+        )
+
+
 def require_alike(names: Sequence[str], trained: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
     """Check that ranks train the same tensors."""
     own = [(name, list(p.shape), str(p.dtype)) for name, p in zip(names, trained, strict=True)]

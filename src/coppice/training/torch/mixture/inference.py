@@ -28,8 +28,8 @@ from coppice.iteration.policies.whole.lina_inference import (
     place_experts,
     second_phase,
 )
-from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.core.agree import lost_rank
+from coppice.training.torch.core.attached import ModuleAttachments
 from coppice.training.torch.mixture.exchanges import TASK, PipelinedExperts
 from coppice.training.torch.mixture.layer import ExpertRoutes, MixtureOfExperts, mixture_layers, routed_rows
 

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.iteration.policies.whole.lina import packed_experts, remote_share
+from coppice.training.torch.core.agree import tensors_of
 from coppice.training.torch.core.measure import (
     COMPUTE,
     SENT,
@@ -132,7 +133,7 @@ def pack_layer(layer: MixtureOfExperts, optimizer: torch.optim.Optimizer, model:
     for _, module in own:
         state = [_split(optimizer.state.get(each, {})) for each in module.parameters()]
         told.append([plain for plain, _ in state])
-        tensors += [each.detach() for each in _tensors(module)]
+        tensors += [each.detach() for each in tensors_of(module)]
         tensors += [each for _, found in state for each in found.values()]
     theirs: list[Any] = [None] * dist.get_world_size(group)
     shapes = [(list(each.shape), each.dtype) for each in tensors]
@@ -150,7 +151,7 @@ def pack_layer(layer: MixtureOfExperts, optimizer: torch.optim.Optimizer, model:
         for at, (_, module) in enumerate(own):
             copied = copy.deepcopy(module)
             copied.zero_grad(set_to_none=True)
-            for tensor in _tensors(copied):
+            for tensor in tensors_of(copied):
                 tensor.copy_(next(coming))
             for number, (mine, new) in enumerate(zip(module.parameters(), copied.parameters(), strict=True)):
                 _join(optimizer, mine, new)
@@ -177,10 +178,6 @@ def _split(state: dict[str, Any]) -> tuple[dict[str, Any], dict[str, torch.Tenso
     """Split a state into tensors and other values."""
     plain = {key: each for key, each in state.items() if not isinstance(each, torch.Tensor)}
     return plain, {key: each for key, each in state.items() if key not in plain}
-
-
-def _tensors(module: nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(), *module.buffers()]
 
 
 def _swap(given: Sequence[torch.Tensor], received: Sequence[torch.Tensor], partner: int, group: Any) -> None:

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from functools import partial
-from typing import Any, cast
+from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -20,8 +20,16 @@ from torch.utils.hooks import RemovableHandle
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.step.plan import Message
-from coppice.training.torch.attached import ModuleAttachments
-from coppice.training.torch.core.agree import broadcast_from_first, require_alike, trained_parameters
+from coppice.training.torch.core.agree import (
+    broadcast_from_first,
+    require_alike,
+    require_dense,
+    require_no_missing,
+    share_weights,
+    tensors_of,
+    trained_parameters,
+)
+from coppice.training.torch.core.attached import ModuleAttachments, after_backward
 from coppice.training.torch.core.measure import (
     BOUNDARY,
     GRADIENT,
@@ -31,6 +39,12 @@ from coppice.training.torch.core.measure import (
     alike_steps,
     measure_network,
     merged_steps,
+)
+from coppice.training.torch.core.optimizer import (
+    PartitionedOptimizer,
+    ScheduledOptimizer,
+    SynchronousSteps,
+    partitioned_norm,
 )
 from coppice.training.torch.mixture.exchanges import (
     DirectExchanges,
@@ -53,7 +67,6 @@ from coppice.training.torch.mixture.planning import (
 )
 from coppice.training.torch.mixture.skewed import PlannedExchange
 from coppice.training.torch.overlap.executors import buckets_of
-from coppice.training.torch.overlap.pending import PartitionedOptimizer, ScheduledOptimizer, update_only
 from coppice.training.torch.overlap.streams import Streams
 
 _SHORT_BYTES = 128 * 1024
@@ -83,7 +96,7 @@ class _LayerExchanges:
         self._schedule.queue.note(name)
 
 
-class MixtureSchedule:
+class MixtureSchedule(SynchronousSteps):
     """Lina on a training model; made by ``schedule``.
 
     Args:
@@ -142,10 +155,7 @@ class MixtureSchedule:
             layer.exchanges = exchanges
         self._attached.before(model, self._model_starts, first=True)
         self._attached.behind(model, self._model_ends, always=True)
-        given = type(optimizer)
-        optimizer.__class__ = type(f"Scheduled{given.__name__}", (PartitionedOptimizer, given), {})
-        self.optimizer = cast("ScheduledOptimizer", optimizer)
-        self.optimizer.adopt(self)
+        self.optimizer = PartitionedOptimizer.of(optimizer, self)
         self._in_backward = False
         self._start_recording()
 
@@ -161,8 +171,7 @@ class MixtureSchedule:
 
     def step(self) -> None:
         """See :meth:`ScheduledOptimizer.step`."""
-        groups = [dict(group) for group in self.optimizer.param_groups]
-        update_only(self.optimizer, groups, self._trained)
+        super().step()
         if self._packing is None or self._recording:
             return
         if self._packing.looking:
@@ -175,12 +184,6 @@ class MixtureSchedule:
                 self._start_recording()
         elif self._packing.end_step():
             self._watch()
-
-    def synchronize(self) -> None:
-        """See :meth:`ScheduledOptimizer.synchronize`: gradients are averaged when ``backward()`` returns."""
-
-    def flush(self) -> None:
-        """See :meth:`ScheduledOptimizer.flush`: nothing is outstanding."""
 
     def close(self) -> None:
         """See :meth:`ScheduledOptimizer.close`."""
@@ -208,21 +211,12 @@ class MixtureSchedule:
 
     def gradient_norm(self, norm_type: float) -> torch.Tensor:
         """Norm of all gradients, each expert counted once."""
-        most = norm_type == float("inf")
-        parts = [torch.zeros((), device=self._trained[0].device) for _ in range(2)]
-        for place, parameter in enumerate(self._trained):
-            if parameter.grad is None:
-                continue
-            norm = torch.linalg.vector_norm(parameter.grad.float(), norm_type)
-            own = place in self._experts
-            if most:
-                parts[own] = torch.maximum(parts[own], norm)
-            else:
-                parts[own] = parts[own] + norm**norm_type / (self._experts[place] if own else 1)
-        dist.all_reduce(
-            parts[1], op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM, group=self._streams.group("sums")
-        )
-        return torch.maximum(*parts) if most else (parts[0] + parts[1]) ** (1 / norm_type)
+        gradients = [
+            (parameter.grad, self._experts.get(place))
+            for place, parameter in enumerate(self._trained)
+            if parameter.grad is not None
+        ]
+        return partitioned_norm(gradients, norm_type, self._streams.group("sums"), self._trained[0].device)
 
     def backward_starts(self) -> None:
         """Called when a layer's backward pass is about to post exchanges."""
@@ -273,18 +267,14 @@ class MixtureSchedule:
 
     def _share_weights(self) -> None:
         """Broadcast weights from rank 0, those of an expert from its first replica."""
-        own = {id(each) for layer in self._layers.values() for each in _tensors(layer.experts)}
-        with torch.no_grad():
-            for tensor in _tensors(self._model):
-                if id(tensor) not in own:
-                    dist.broadcast(
-                        tensor.detach(), src=self._streams.ranks[0], group=self._streams.group("sums")
-                    )
-            for layer in self._layers.values():
-                replicas = layer.layout.replicas(layer.rank)
-                group = group_of_ranks(self._group, replicas)
-                for tensor in _tensors(layer.experts) if group is not None else ():
-                    dist.broadcast(tensor.detach(), src=self._streams.ranks[replicas[0]], group=group)
+        experts = {id(each) for each in tensors_of(*(layer.experts for layer in self._layers.values()))}
+        alike = [each for each in tensors_of(self._model) if id(each) not in experts]
+        share_weights(alike, self._streams.ranks[0], self._streams.group("sums"))
+        for layer in self._layers.values():
+            replicas = layer.layout.replicas(layer.rank)
+            group = group_of_ranks(self._group, replicas)
+            if group is not None:
+                share_weights(tensors_of(layer.experts), self._streams.ranks[replicas[0]], group)
 
     def _watch(self) -> None:
         """Time a step."""
@@ -339,11 +329,7 @@ class MixtureSchedule:
             return
         self.backward_starts()
         place = self._places[id(parameter)]
-        gradient = parameter.grad
-        if gradient is None or gradient.is_sparse:
-            raise InputError(
-                f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
-            )
+        gradient = require_dense(parameter.grad, self._names[place])
         if place not in self._bucket_of:
             return
         if self._record is not None:
@@ -369,19 +355,13 @@ class MixtureSchedule:
         self._in_backward = True
         self._missing = {places: set(places) for places in self._buckets}
         self.queue.begin(self.plan.order)
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
+        after_backward(self._end_backward)
 
     def _end_backward(self) -> None:
         """Called when autograd has finished: wait for all all-reduces."""
         self._in_backward = False
         missing = sorted(set().union(*self._missing.values()))
-        if missing:
-            names = [self._names[place] for place in missing]
-            raise InputError(
-                f"expected gradients of all trained parameters, found none of {', '.join(names[:3])}"
-                f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}: freeze what is not used "
-                "(requires_grad=False), or use it in every iteration."
-            )
+        require_no_missing([self._names[place] for place in missing], "or use it in every iteration")
         if self._record is not None:
             self._record.end()
         if self._recording:
@@ -427,10 +407,6 @@ class MixtureSchedule:
     def _agree(self, make: Any) -> Any:
         """Value of rank 0 on all ranks."""
         return broadcast_from_first(make, first=self._streams.ranks[0], group=self._streams.group("sums"))
-
-
-def _tensors(module: nn.Module) -> list[torch.Tensor]:
-    return [*module.parameters(), *module.buffers()]
 
 
 def schedule_mixture(

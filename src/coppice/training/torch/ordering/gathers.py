@@ -23,6 +23,7 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.tictac import TicTac
+from coppice.training.torch.core.attached import after_backward
 from coppice.training.torch.core.measure import (
     BOUNDARY,
     GRADIENT,
@@ -168,7 +169,7 @@ class PrefetchOrder:
     def _arrived(self, place: int) -> None:
         if not self._in_backward:
             self._in_backward = True
-            torch.autograd.Variable._execution_engine.queue_callback(self._end)  # noqa: SLF001 (as FSDP2 does)
+            after_backward(self._end)
         self._record.mark(GRADIENT, place)
 
     def _end(self) -> None:

@@ -22,7 +22,7 @@ from torch import nn
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import Work
 from coppice.iteration.step.plan import LayerPass
-from coppice.training.torch.attached import ModuleAttachments
+from coppice.training.torch.core.attached import ModuleAttachments
 from coppice.training.torch.core.measure import BACKWARD, DeviceClock, StepEvent, StepRecord, median_seconds
 from coppice.training.torch.ordering.separable import SeparableLayer, separable_layer
 

@@ -18,7 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.step.plan import Message
-from coppice.training.torch.attached import ModuleAttachments
+from coppice.training.torch.core.attached import ModuleAttachments
 from coppice.training.torch.overlap.streams import used_here
 
 _NEAR = 1e-3  # of the greatest element: what two orders of a sum may differ by, and no other gradient does

@@ -50,9 +50,9 @@ from coppice.training.torch.core.measure import (
     measure_network,
     whats,
 )
+from coppice.training.torch.core.optimizer import uncompiled
 from coppice.training.torch.ordering.weight_gradients import DeferredGradients
 from coppice.training.torch.overlap.factors import LinearFactors
-from coppice.training.torch.overlap.pending import uncompiled
 from coppice.training.torch.overlap.streams import Streams
 
 _ITERATIONS = 4  # simulated; what is launched in the last but one is the order

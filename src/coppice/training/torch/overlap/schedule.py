@@ -10,10 +10,9 @@ reads a parameter next waits for its sum and updates it first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.utils.hooks import RemovableHandle
 
@@ -23,17 +22,18 @@ from coppice.iteration.policies.data_parallel.online import MeasuredTrial
 from coppice.iteration.policies.data_parallel.ooo import OutOfOrder
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.poseidon import Poseidon
-from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.core.agree import (
     UsedTensors,
     require_alike,
+    require_dense,
+    require_no_missing,
     require_whole_gradients,
+    share_weights,
+    tensors_of,
     trained_parameters,
 )
-from coppice.training.torch.ordering.weight_gradients import DeferredGradients
-from coppice.training.torch.overlap.executors import MessageExecutor
-from coppice.training.torch.overlap.factors import LinearFactors
-from coppice.training.torch.overlap.pending import (
+from coppice.training.torch.core.attached import ModuleAttachments, after_backward
+from coppice.training.torch.core.optimizer import (
     UPDATES_ARE_LATE,
     LateParameters,
     PendingGradient,
@@ -42,6 +42,9 @@ from coppice.training.torch.overlap.pending import (
     uncompiled,
     update_only,
 )
+from coppice.training.torch.ordering.weight_gradients import DeferredGradients
+from coppice.training.torch.overlap.executors import MessageExecutor
+from coppice.training.torch.overlap.factors import LinearFactors
 from coppice.training.torch.overlap.recorder import LaunchPlan, Readers, Recorder, launch_plan
 from coppice.training.torch.overlap.sparse import STATE_KEY, UNDERLYING, SparseSums, require_whole
 from coppice.training.torch.overlap.streams import Streams
@@ -88,9 +91,7 @@ class OverlapSchedule:
         self._names, self._trained = trained_parameters(model, optimizer)
         require_alike(self._names, self._trained, streams.group("network"))
         self._places = {id(parameter): place for place, parameter in enumerate(self._trained)}
-        with torch.no_grad():
-            for tensor in [*model.parameters(), *model.buffers()]:
-                dist.broadcast(tensor.detach(), src=streams.ranks[0], group=streams.group("network"))
+        share_weights(tensors_of(model), streams.ranks[0], streams.group("network"))
         settings = self.policy.settings
         self._sparse = (
             None
@@ -158,10 +159,7 @@ class OverlapSchedule:
         self._attached.behind(model, self._model_ends, always=True)
         self._attached.add(model, model.register_state_dict_pre_hook(lambda *_: self.flush()))  # type: ignore[no-untyped-call]
         self._adopt(self._recorder.first_plan(self.policy, whole=self._sparse is None))
-        given = type(optimizer)
-        optimizer.__class__ = type(f"Scheduled{given.__name__}", (ScheduledOptimizer, given), {})
-        self.optimizer = cast("ScheduledOptimizer", optimizer)
-        self.optimizer.adopt(self)
+        self.optimizer = ScheduledOptimizer.of(optimizer, self)
 
     @property
     def workload(self) -> LayerWorkload | None:
@@ -375,12 +373,7 @@ class OverlapSchedule:
         if not self._in_backward:
             self._begin_backward()
         self._made.append(place)
-        gradient = parameter.grad
-        if gradient is None or gradient.is_sparse:
-            raise InputError(
-                f"expected dense gradients, found another of {self._names[place]}: sparse ones are not summed."
-            )
-        self._send(place, gradient)
+        self._send(place, require_dense(parameter.grad, self._names[place]))
 
     def _send(self, place: int, gradient: torch.Tensor | None) -> None:
         """Copy a gradient into its bucket; None: this rank has none, and adds zeros."""
@@ -416,7 +409,7 @@ class OverlapSchedule:
         self._in_backward = True
         self._made = []
         self._executor.begin()
-        torch.autograd.Variable._execution_engine.queue_callback(self._end_backward)  # noqa: SLF001 (as DDP does)
+        after_backward(self._end_backward)
 
     def _end_backward(self) -> None:
         """Called when autograd has finished."""
@@ -429,13 +422,9 @@ class OverlapSchedule:
             )
             for place, gradient in reversed(held.items()):
                 self._send(place, gradient)
-        elif missing:
+        else:
             names = [self._names[place] for place in missing]
-            raise InputError(
-                f"expected gradients of all trained parameters, found none of {', '.join(names[:3])}"
-                f"{f' and {len(names) - 3} more' if len(names) > 3 else ''}: freeze what is not used "
-                "(requires_grad=False), use it in every iteration, or pass `unused=True`."
-            )
+            require_no_missing(names, "use it in every iteration", "or pass `unused=True`")
         if self._barrier:
             self._executor.wait(range(len(self.plan.messages)))
             if self._sparse is not None:

@@ -19,8 +19,8 @@ from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.training.torch.chunked.whole import schedule_whole_step
 from coppice.training.torch.core.agree import require_equal_arguments
+from coppice.training.torch.core.optimizer import ScheduledOptimizer
 from coppice.training.torch.mixture.schedule import schedule_mixture
-from coppice.training.torch.overlap.pending import ScheduledOptimizer
 from coppice.training.torch.overlap.recorder import data_parallel_policy
 from coppice.training.torch.overlap.schedule import OverlapSchedule
 from coppice.training.torch.overlap.streams import Streams

@@ -132,13 +132,9 @@ class TiedWeights:
             if each is stage and (gradient := stage.leaf(name, iteration).grad) is not None:
                 self._flat(iteration).copy_(gradient.flatten())
 
-    def squared(self, iteration: int) -> torch.Tensor:
-        """Squared norm of the sum."""
-        return self._flat(iteration).square().sum()
-
-    def scale(self, iteration: int, factor: torch.Tensor) -> None:
-        """Scale the sum."""
-        self._flat(iteration).mul_(factor)
+    def gradient(self, iteration: int) -> torch.Tensor:
+        """The sum."""
+        return self._flat(iteration)
 
     def _flat(self, iteration: int) -> torch.Tensor:
         return self._flats[iteration % len(self._flats)]

@@ -15,12 +15,11 @@ from fractions import Fraction
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.distributed.pipelining._backward import stage_backward_input, stage_backward_weight
 
 from coppice.errors import InputError
-from coppice.training.torch.core.agree import require_alike
+from coppice.training.torch.core.agree import require_alike, share_weights, tensors_of
 from coppice.training.torch.pipelines.channels import PipelineLayout, StageChannels
 
 
@@ -324,11 +323,9 @@ def begin_alike(stages: Mapping[int, TrainedStage], layout: PipelineLayout) -> N
     names = [f"{number}.{name}" for number, stage in stages.items() for name in stage.parameters]
     trained = [each for stage in stages.values() for each in stage.parameters.values()]
     require_alike(names, trained, group)
-    with torch.no_grad():
-        for stage in stages.values():
-            for tensor in [*stage.module.parameters(), *stage.module.buffers()]:
-                dist.broadcast(tensor.detach(), src=source, group=group)
-            stage.refresh()
+    for stage in stages.values():
+        share_weights(tensors_of(stage.module), source, group)
+        stage.refresh()
 
 
 def rows_of(values: Any, what: str, micro_batches: int) -> list[tuple[torch.Tensor, ...]]:

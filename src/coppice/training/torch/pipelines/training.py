@@ -20,8 +20,8 @@ from torch import nn
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, target_of
-from coppice.training.torch.attached import ModuleAttachments
 from coppice.training.torch.core.agree import require_equal_arguments
+from coppice.training.torch.core.attached import ModuleAttachments
 from coppice.training.torch.core.measure import BACKWARD, FORWARD, NOTE, DeviceClock, StepRecord
 from coppice.training.torch.pipelines.channels import PipelineLayout, StageChannels, TensorKind
 from coppice.training.torch.pipelines.messages import DeviceRecord, LinkTokens

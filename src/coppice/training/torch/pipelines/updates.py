@@ -18,6 +18,7 @@ import torch.distributed as dist
 
 from coppice.iteration.step.plan import Message
 from coppice.training.torch.core.measure import NOTE
+from coppice.training.torch.core.optimizer import clip, partitioned_norm
 from coppice.training.torch.pipelines.channels import PipelineLayout
 from coppice.training.torch.pipelines.messages import (
     EMBEDDING,
@@ -281,14 +282,9 @@ class StageUpdates:
             for stage in self._stages.values()
             for flat in stage.gradients[stage.version(iteration)].flats
         ]
-        own = [flat.float().square().sum() for flat in flats]
-        own += [each.squared(iteration).float() for each in self._tied if each.first]
-        total = torch.stack(own).sum()
-        dist.all_reduce(total, group=self._row_group)
-        norm = total.sqrt()
-        factor = (most / (norm + 1e-6)).clamp(max=1.0)
-        for flat in flats:
-            flat.mul_(factor.to(flat.dtype))
-        for each in self._tied:
-            each.scale(iteration, factor)
+        tied = [(each.gradient(iteration), each.first) for each in self._tied]
+        every = [*flats, *(flat for flat, _ in tied)]
+        counted = [*flats, *(flat for flat, first in tied if first)]
+        norm = partitioned_norm([(flat, 1) for flat in counted], 2.0, self._row_group, every[0].device)
+        clip(every, norm, most)
         return norm

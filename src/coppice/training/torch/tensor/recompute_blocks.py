@@ -26,6 +26,7 @@ from coppice.errors import InputError
 from coppice.iteration.policies.tensor.lynx import WindowedRecompute
 from coppice.iteration.policies.tensor.recompute_windows import KEPT, LayerWindows, RecomputedOp, least_bytes
 from coppice.iteration.policies.tensor.stage_windows import stage_bytes
+from coppice.training.torch.core.attached import after_backward
 from coppice.training.torch.core.measure import (
     BACKWARD,
     FORWARD,
@@ -354,8 +355,7 @@ class _RecomputeRun:
         """Start a block's backward pass: recompute on demand what it needs."""
         if not self.begun:
             self.begun = True
-            engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001 (as FSDP does)
-            engine.queue_callback(self._release)
+            after_backward(self._release)
         self._release(above=number)
         for op in range(len(self._calls[number])):
             self._again(number, op, "")

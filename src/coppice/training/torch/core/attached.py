@@ -148,6 +148,12 @@ def _plain_copies(module: nn.Module) -> _PlainCopies:
     return found
 
 
+def after_backward(call: Callable[[], None]) -> None:
+    """Call something when the backward pass that runs is over, as DDP and FSDP do."""
+    engine: Any = torch.autograd.Variable._execution_engine  # noqa: SLF001 (there is no other way)
+    engine.queue_callback(call)
+
+
 def _group_called(name: str) -> dist.ProcessGroup:
     """Process group of a name in this process."""
     try:

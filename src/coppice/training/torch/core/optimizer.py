@@ -14,11 +14,12 @@ Functions that wait for other ranks, or take times, are left to Python by torch.
 from __future__ import annotations
 
 import copyreg
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager, contextmanager
-from typing import Any, Protocol, SupportsIndex, TypeVar
+from typing import Any, Protocol, Self, SupportsIndex, TypeVar, cast
 
 import torch
+import torch.distributed as dist
 from torch._guards import TracingContext
 from torch.utils._pytree import tree_leaves
 
@@ -268,6 +269,15 @@ class ScheduledOptimizer(torch.optim.Optimizer):
     schedule: Any  # the OverlapSchedule, which knows this class
     """The policy at work: its plan, times and prediction."""
 
+    @classmethod
+    def of(cls, optimizer: torch.optim.Optimizer, schedule: LateSteps) -> Self:
+        """The same object, whose class takes its steps from a schedule."""
+        given = type(optimizer)
+        optimizer.__class__ = type(f"Scheduled{given.__name__}", (cls, given), {})
+        made = cast("Self", optimizer)
+        made.adopt(schedule)
+        return made
+
     def adopt(self, schedule: LateSteps) -> None:
         """Attach to a schedule; an LR scheduler may have replaced `step` on the object."""
         self.schedule = schedule
@@ -375,8 +385,61 @@ class PartitionedOptimizer(ScheduledOptimizer):
     def clip_grad_norm_(self, max_norm: float, norm_type: float = 2.0) -> torch.Tensor:
         """Clip the norm of all gradients, including those on other ranks."""
         norm: torch.Tensor = self.schedule.gradient_norm(norm_type)
-        gradients = [p.grad for group in self.param_groups for p in group["params"] if p.grad is not None]
-        factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
-        for gradient in gradients:
-            gradient.mul_(factor.to(gradient.dtype))
+        clip(
+            (p.grad for group in self.param_groups for p in group["params"] if p.grad is not None),
+            norm,
+            max_norm,
+        )
         return norm
+
+
+class SynchronousSteps:
+    """Steps of a schedule that has averaged all gradients when ``backward()`` returns: nothing is late."""
+
+    optimizer: ScheduledOptimizer
+    _trained: Sequence[torch.nn.Parameter]
+
+    def step(self) -> None:
+        """See :meth:`ScheduledOptimizer.step`."""
+        update_only(self.optimizer, [dict(group) for group in self.optimizer.param_groups], self._trained)
+
+    def synchronize(self) -> None:
+        """See :meth:`ScheduledOptimizer.synchronize`."""
+
+    def flush(self) -> None:
+        """See :meth:`ScheduledOptimizer.flush`."""
+
+
+def partitioned_norm(
+    gradients: Iterable[tuple[torch.Tensor, float | None]],
+    norm_type: float,
+    group: dist.ProcessGroup | None,
+    device: torch.device,
+) -> torch.Tensor:
+    """Norm of gradients of which ranks hold parts; collective over the ranks.
+
+    Args:
+        gradients: Those of this rank, each with the number of ranks that hold it; None: all do.
+        group: The ranks.
+    """
+    most = norm_type == float("inf")
+    everywhere, parts = (torch.zeros((), device=device) for _ in range(2))
+    for gradient, holders in gradients:
+        norm = torch.linalg.vector_norm(gradient.float(), norm_type)
+        if not most:
+            norm = norm**norm_type / (holders or 1)
+        add = torch.maximum if most else torch.add
+        if holders is None:
+            everywhere = add(everywhere, norm)
+        else:
+            parts = add(parts, norm)
+    dist.all_reduce(parts, op=dist.ReduceOp.MAX if most else dist.ReduceOp.SUM, group=group)
+    return torch.maximum(everywhere, parts) if most else (everywhere + parts) ** (1 / norm_type)
+
+
+def clip(gradients: Iterable[torch.Tensor], norm: torch.Tensor, max_norm: float) -> torch.Tensor:
+    """Scale gradients in place to a norm; return the factor."""
+    factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
+    for gradient in gradients:
+        gradient.mul_(factor.to(gradient.dtype))
+    return factor
