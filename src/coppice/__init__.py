@@ -11,7 +11,7 @@ collective on it; every verb takes what the others return::
     for tree in result.plan.trees: ...                   its trees: ranks, parents, paths by name
     coppice.plan(cluster, "all_reduce", sizes="64K")     the plan that is fastest at sizes
     plans = coppice.plan_set(cluster, "all_reduce", sizes="1K:4G")    few plans, each for a range: plans.at("64K")
-    plans.save("plans")                                  and read_plan_set; every verb takes a set or its folder
+    plans.save("plans"); coppice.read_plan_set("plans")  its folder, which every verb takes as well
     coppice.simulate(result, "64M")                      when every message runs, at a size; "1K:1G" for many
     coppice.compare(cluster, "all_reduce", sizes="1K:4G")    every algorithm at every size, beside the limits
     coppice.synthesize(cluster, "all_gather", method="tacos")    by a published method, beside the bound

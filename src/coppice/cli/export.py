@@ -89,7 +89,8 @@ def export(
     source: Annotated[
         str,
         argument(
-            "Plan file; for some exports a topology; for msccl-xml also an MSCCL XML file of another target.",
+            "Plan file or set of plans; for some exports a topology; for msccl-xml also an MSCCL XML file of another "
+            "target.",
             metavar="PLAN|TOPOLOGY",
         ),
     ],
@@ -109,14 +110,16 @@ def export(
 ) -> None:
     """Export a plan for a runtime, or tuning files for stock libraries and launchers.
 
-    MSCCL XML is written within the limits of its target, and verified before: no deadlock, no race, the right
-    result. A plan that does not fit is refused with the limit, by how much, and the next step (exit code 1).
+    Of a set of plans a file is written for each range of sizes, into a folder. MSCCL XML is written within the limits
+    of its target, and verified before: no deadlock, no race, the right result. A plan that does not fit is refused with
+    the limit, by how much, and the next step (exit code 1).
 
     \b
     Examples:
       coppice export plan.json --to msccl-xml --target rccl -o algo.xml
       coppice export plan.json --to msccl-xml --target msccl --channels 4 --size 1M:1G -o algo.xml
       coppice export plan.json --to mscclpp-json --size 1M:1G -o plan.mscclpp.json
+      coppice export plans/ --to msccl-xml --target rccl -o algorithms/
       coppice export dgx-h100 --boxes 4 --to rank-order --option launcher=slurm
       coppice export plan.json --to chakra --size 64M -o traces
     """  # noqa: D301 (\b is for the help formatter)
@@ -210,11 +213,16 @@ def _export_format(
             stages.begin(f"making {to}")
             path = None if printed else output
             made = export_to(source, to, on_stage=stages.begin, **values)
-            if made.read_as:
-                from coppice.doctor import diagnose
+            if made.parts and printed:
+                raise InputError(
+                    "a set of plans makes a file for each range of sizes: name a folder (`-o algorithms/`)."
+                )
+            for name, part in (made.parts or {f"the {to}": made}).items():
+                if part.read_as:
+                    from coppice.doctor import diagnose
 
-                stages.begin("asking the doctor")
-                diagnose(made.text.encode(), made.read_as, options=made.known, file=f"the {to}").require_ok()
+                    stages.begin("asking the doctor")
+                    diagnose(part.text.encode(), part.read_as, options=part.known, file=name).require_ok()
             if path is not None:
                 made.write(path)
             if printed:
@@ -247,7 +255,7 @@ def _export_picture(
     """Write what `coppice simulate --trace` or `coppice report` writes."""
     from coppice.report.page import DEFAULT_SIZE_BYTES
     from coppice.report.reporting import report_text
-    from coppice.schedule.files.plan_file import read_plan
+    from coppice.schedule.files.set_file import plan_at
     from coppice.simulation.simulator import fastest
     from coppice.simulation.trace import write_trace
 
@@ -256,7 +264,7 @@ def _export_picture(
     size_bytes = DEFAULT_SIZE_BYTES if size is None else parse_size(size, option="--size")
     with Stages() as stages:
         stages.begin("reading the plan")
-        plan = read_plan(source)
+        plan = plan_at(source, size)
         if to == "trace" and output is not None:
             stages.begin("simulating")
             timeline = fastest(plan.body, size_bytes, model=chosen_model(model))

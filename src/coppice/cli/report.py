@@ -59,13 +59,14 @@ def report(
 ) -> None:
     """Write a report of a plan: topology, bottleneck cut, trees, link loads, timeline, and optionally other algorithms.
 
-    The plan is verified first. The page is one file that needs no network; hovering a link, a bar or an edge of a
-    tree tells its name and numbers. Large pictures show a part, and say so.
+    The plan is verified first; of a set of plans it is the one for --size. The page is one file that needs no network;
+    hovering a link, a bar or an edge of a tree tells its name and numbers. Large pictures show a part, and say so.
 
     \b
     Examples:
       coppice report plan.json -o report.html
       coppice report plan.json -o report.html --size 1G --compare 1K:4G:4
+      coppice report plans/ --size 64K -o small.html
       coppice report plan.json -o topology.svg
       coppice report plan.json -o topology.dot
     """  # noqa: D301 (\b is for the help formatter)
@@ -95,6 +96,15 @@ def report(
 def explain(
     plan: PlanArgument,
     *,
+    size: Annotated[
+        str | None,
+        option(
+            "Of a set of plans: explain the one for this size M.",
+            "--size",
+            "-s",
+            metavar="SIZE",
+        ),
+    ] = None,
     top: Annotated[int, option("How many classes of links to list.", ge=1)] = 12,
     tree: Annotated[int | None, option("Draw this tree.", ge=0)] = None,
     as_json: JsonOption = False,
@@ -107,13 +117,14 @@ def explain(
     Examples:
       coppice explain plan.json
       coppice explain plan.json --top 40 --tree 3
+      coppice explain plans/ --size 64K
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.schedule.explanation import explain as explain_plan
     from coppice.schedule.explanation import title_of
 
     with Stages() as stages:
         stages.begin("reading and verifying the plan")
-        found = explain_plan(plan)
+        found = explain_plan(plan, size=size)
     found.check_tree(tree)
     if as_json:
         print_json("explain", found.record())

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from fractions import Fraction
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Struct
 
@@ -37,7 +37,9 @@ class ListedParts(Struct, frozen=True, kw_only=True):
 @with_options("plan size pieces model assume protocol channels seeds multipath ...")
 def simulate(
     options: SimulateOptions,
-    plan: Annotated[str | None, argument("Plan file; - is standard input.", metavar="[PLAN]")] = None,
+    plan: Annotated[
+        str | None, argument("Plan file, or set of plans; - is standard input.", metavar="[PLAN]")
+    ] = None,
     *,
     size: SizesOption = USUAL_SIZE,
     assume: AssumeOption,
@@ -58,24 +60,32 @@ def simulate(
 
     Every message starts when what it depends on has arrived, pays its overhead, and crosses links of limited rate and
     latency that it shares with others. Of the model's protocols the fastest is taken at each size.
-    The plan is not verified: that is what `coppice verify` is for.
+    Of a set of plans each size takes its own, under the model that the set was made for. The plan is not verified: that
+    is what `coppice verify` is for.
 
     \b
     Examples:
       coppice simulate plan.json --size 64M
       coppice simulate plan.json --size 1K:1G --protocol ll128 --channels 16
       coppice simulate plan.json --size 1M --pieces 4 --trace trace.json
+      coppice simulate plans/ --size 1K:1G:32
       coppice simulate ring.json --size 16M --seeds 100
       coppice simulate --together jobs.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import read_plan
+    from coppice.schedule.files.set_file import plan_set_of
+    from coppice.simulation.set_times import model_of_set, simulate_set
     from coppice.simulation.simulated import simulate_sizes, simulated_record
     from coppice.simulation.timeline import critical_lines
     from coppice.simulation.trace import write_trace
 
+    plans = None if plan is None or together is not None else plan_set_of(plan)
+    named = options.model
+    if plans is not None and named is None and assume.overhead is None:
+        named = model_of_set(plans)
     assumed = chosen_model(
-        options.model,
+        named,
         assume,
         sharing=None if together is None else Sharing.FAIR,
         protocols=None if options.protocol is None else (options.protocol,),
@@ -98,16 +108,19 @@ def simulate(
         raise InputError("--seeds shows ideal multipath beside the seeds: leave out --multipath.")
     with Stages() as progress:
         progress.begin("reading the plan")
-        loaded = read_plan(plan)
-        rows = simulate_sizes(
-            loaded,
-            sizes,
-            model=assumed,
-            pieces=count,
-            seeds=options.seeds,
-            multipath=options.multipath,
-            on_stage=progress.begin,
-        )
+        several: dict[str, Any] = {
+            "model": assumed,
+            "pieces": count,
+            "seeds": options.seeds,
+            "multipath": options.multipath,
+            "on_stage": progress.begin,
+        }
+        if plans is None:
+            loaded = read_plan(plan)
+            rows = simulate_sizes(loaded, sizes, **several)
+        else:
+            rows = simulate_set(plans, sizes, **several)
+            loaded = rows[-1].plan
         shown = None
         if trace is not None:
             progress.begin("writing the trace")
@@ -119,13 +132,14 @@ def simulate(
         )
         return
     title = title_of(loaded.problem)
+    planners = " or ".join(dict.fromkeys(row.plan.planner or "unknown planner" for row in rows))
     traced = []
     if trace is not None:
         messages = plural(rows[-1].timeline.messages.count, "message")
         largest = f" at {short_size(sizes[-1])}, the largest size" if len(rows) > 1 else ""
         traced.append(("trace", f"{trace}: {shown} of {messages}{largest}"))
     if len(rows) > 1:
-        print_fields(title, [*model_fields(loaded, assumed), *traced])
+        print_fields(title, [("plan", planners), ("model", assumed.text), *traced])
         print_lines(["", *table_lines(rows)])
         return
     print_fields(title, [*single_fields(rows[0], best=count is None), *traced])
@@ -231,11 +245,14 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
     if hashed:
         heads += [("median", "(us)"), ("p99", "(us)"), ("multipath", "(us)")]
     heads += [("protocol", "")] * protocols + [("pieces", ""), ("busiest link", "")]
+    several = len({id(row.plan) for row in rows}) > 1
+    heads[1:1] = [("plan", "")] * several
     lines = []
     for row in rows:
         timeline = row.timeline
         cells = [
             str(row.timeline.size_bytes),
+            *[row.plan.planner or "unknown planner"] * several,
             *_figures(timeline),
             percent_text(Fraction(row.share_of_least)),
         ]
@@ -251,7 +268,8 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
             cells.append(protocol_text(timeline.protocol))
         lines.append([*cells, str(timeline.pieces), busy])
     last = len(heads) - 1
-    return aligned(heads, lines, max_width=terminal_width(), spare=[last - 1, 3, 2, last])
+    spare = [last - 1, 3 + several, 2 + several, last]
+    return aligned(heads, lines, max_width=terminal_width(), spare=spare)
 
 
 def busiest_lines(timeline: Timeline, count: int) -> list[str]:

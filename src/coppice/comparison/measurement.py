@@ -29,9 +29,11 @@ from coppice.planners.algorithms.parts.orders import box_order
 from coppice.planners.choice import FOREST, ORDERS, PlannerOptions, make_body, optimal_planner
 from coppice.planners.synthesis.synthesizing import METHODS, SynthesizedResult, synthesize
 from coppice.schedule.files.plan_file import encode_plan, plan_of
+from coppice.schedule.files.set_file import plan_set_of
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import messages_of
+from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule, routed
 from coppice.schedule.verification.verify import verify
 from coppice.simulation.models import Model
@@ -82,6 +84,24 @@ class GivenVariant(AlgorithmVariant):
     def facts(self) -> dict[str, Any]:
         """The plan by its hash."""
         return {"algorithm": self.algorithm, "plan_sha256": self.sha256}
+
+
+@dataclass(frozen=True, kw_only=True)
+class SetVariant(AlgorithmVariant):
+    """A set of plans, of which each size takes its own, under a name of its own."""
+
+    ranges: tuple[tuple[int, GivenVariant], ...] = field(repr=False)  # Smallest size of each plan, rising
+
+    def facts(self) -> dict[str, Any]:
+        """The plans by their hashes, and where they begin."""
+        return {
+            "algorithm": self.algorithm,
+            "ranges": [[first_bytes, each.sha256] for first_bytes, each in self.ranges],
+        }
+
+    def at(self, size_bytes: int) -> GivenVariant:
+        """The plan for a size."""
+        return [each for first_bytes, each in self.ranges if first_bytes <= size_bytes][-1]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -163,31 +183,43 @@ def synthesized_candidates(
     ]
 
 
-def given_candidates(problem: Problem, plans: Iterable[object]) -> list[GivenVariant]:
-    """Candidates from plans, results with one, or plan files; files are named as they are, others by their number.
+def given_candidates(problem: Problem, plans: Iterable[object]) -> list[AlgorithmVariant]:
+    """Candidates from plans, results with one, plan files, or sets of plans.
+
+    Files and folders are named as they are, others by their number.
 
     Raises:
         InputError: If one is for another collective or topology.
         CheckError: If one does not do what it claims.
     """
-    found: list[GivenVariant] = []
+    found: list[AlgorithmVariant] = []
     for number, each in enumerate(plans, 1):
-        plan = plan_of(each)
-        name = Path(each).name if isinstance(each, (str, PathLike)) else f"plan {number}"
-        if plan.problem.collective is not problem.collective:
-            raise InputError(
-                f"expected a plan of {problem.collective} to compare, found {name} of {plan.problem.collective}: give "
-                "one of the same collective."
-            )
-        if plan.topology != problem.topology:
-            raise InputError(
-                f"expected a plan on {problem.topology.name} to compare, found {name} on {plan.topology.name} or with "
-                "other links: plan on the same topology."
-            )
-        verify(plan).require_ok()
-        digest = sha256(encode_plan(plan)).hexdigest()
-        found.append(GivenVariant(algorithm=name, body=plan.body, sha256=digest))
+        name = Path(each).name if isinstance(each, (str, PathLike)) else ""
+        held = plan_set_of(each)
+        if held is None:
+            found.append(_given(problem, plan_of(each), name or f"plan {number}"))
+            continue
+        name = name or f"set {number}"
+        made = {id(plan): _given(problem, plan, name) for plan in held.plans}
+        ranges = tuple((one.first_bytes, made[id(one.plan)]) for one in held.ranges)
+        found.append(SetVariant(algorithm=name, ranges=ranges))
     return found
+
+
+def _given(problem: Problem, plan: Plan, name: str) -> GivenVariant:
+    """A plan as a candidate, verified."""
+    if plan.problem.collective is not problem.collective:
+        raise InputError(
+            f"expected a plan of {problem.collective} to compare, found {name} of {plan.problem.collective}: give one "
+            "of the same collective."
+        )
+    if plan.topology != problem.topology:
+        raise InputError(
+            f"expected a plan on {problem.topology.name} to compare, found {name} on {plan.topology.name} or with "
+            "other links: plan on the same topology."
+        )
+    verify(plan).require_ok()
+    return GivenVariant(algorithm=name, body=plan.body, sha256=sha256(encode_plan(plan)).hexdigest())
 
 
 def _doubled(entry: Algorithm) -> str | None:
@@ -286,6 +318,12 @@ def measure(job: MeasurementJob) -> list[SimulatedTime]:
     """
     problem, plain = _problem(job.problem)
     candidate = job.candidate
+    if isinstance(candidate, SetVariant):
+        return [
+            row
+            for size_bytes, key in job.keys.items()
+            for row in measure(replace(job, candidate=candidate.at(size_bytes), keys={size_bytes: key}))
+        ]
     bodies = Bodies(problem, candidate, plain)
     try:
         bodies.body(1)

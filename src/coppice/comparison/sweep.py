@@ -33,6 +33,7 @@ from coppice.comparison.results import MeasurementsFile, key_of, problem_sha256
 from coppice.errors import InputError
 from coppice.options.shared import USUAL_SIZES
 from coppice.planners.choice import optimal_planner
+from coppice.schedule.files.set_file import is_plan_set
 from coppice.simulation.latency import least_latency
 from coppice.simulation.least_time import LeastTimes
 from coppice.simulation.models import Model, model_of
@@ -97,7 +98,7 @@ def compare(
     asked = list(systems)
     modelled = modelled_systems(problem, asked, sizes=wanted, model=chosen) if asked else None
     wished = None if algorithms is None else list(algorithms)
-    given = [each for each in wished or () if not isinstance(each, str) or each.endswith(".json")]
+    given = [each for each in wished or () if not isinstance(each, str) or _is_plan(each)]
     names = None if wished is None else [each for each in wished if each not in given]
     helping, relaying = in_network is True, relay_gpus is True
     tried: list[AlgorithmVariant] = []
@@ -146,6 +147,11 @@ def compare(
         modelled=None,
     )
     return replace(found, helped=beside) if beside.times else found
+
+
+def _is_plan(name: str) -> bool:
+    """Whether a name is that of a plan file or of a set of plans, rather than of an algorithm."""
+    return name.endswith(".json") or is_plan_set(name)
 
 
 def _lacking(rows: Iterable[SimulatedTime], why: Callable[[SimulatedTime], bool]) -> list[str]:

@@ -43,6 +43,8 @@ class Exported(Brief):
     # What kind of file it is to :mod:`coppice.doctor`, empty where that judges no such files
     read_as: str = ""
     known: Mapping[str, str] = field(default_factory=dict)  # What is known of its readers, as that takes it
+    # Of a set of plans: what was made of each range of sizes, by the name of its file in the folder
+    parts: Mapping[str, Exported] = field(default_factory=dict)
 
     def write(self, path: str | os.PathLike[str]) -> list[Path]:
         """Write the file, or the files into a folder that is made if it is not there; each is whole or as it was.
@@ -69,6 +71,15 @@ class Exported(Brief):
         for name, pieces in self.files.items():
             write_atomically(target / name, pieces())
         return [target / name for name in self.files]
+
+
+@dataclass(frozen=True, kw_only=True)
+class SizeSpan:
+    """Sizes that are to use a file of a set of plans."""
+
+    first_bytes: int  # Smallest M
+    last_bytes: int | None  # Largest M, None for no limit
+    sizes: tuple[int, ...]  # Sizes in between that the set was made for; chunks should divide them
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -348,6 +359,10 @@ class ExportFormat:
     # Module and name of what reads a file that stands for the plan
     reader: str = "coppice.schedule.files.plan_file:read_plan"
     tells_stages: bool = False  # The writer takes `on_stage`, since it may take long
+    # Of a set of plans it makes a file for each range, and takes that as `span`
+    takes_span: bool = False
+    # Module and name of what makes one file of a set of plans, and of the record
+    set_writer: str = ""
 
     @property
     def summary(self) -> str:
@@ -362,6 +377,11 @@ class ExportFormat:
     def write(self, *args: Any, **kwargs: Any) -> Exported:
         """What the writer makes; it is loaded now."""
         made: Exported = _named(self.writer)(*args, **kwargs)
+        return made
+
+    def write_set(self, *args: Any) -> Exported:
+        """What is made of a set of plans as one file; the writer is loaded now."""
+        made: Exported = _named(self.set_writer)(*args)
         return made
 
     def read(self, path: str) -> Plan | Program:
@@ -382,6 +402,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
             record=MscclXmlOptions,
             writer="coppice.export.msccl.export:export_msccl_xml",
             takes_plan=True,
+            takes_span=True,
             takes_programs=True,
             reader="coppice.export.msccl.export:read_msccl_source",
             tells_stages=True,
@@ -390,6 +411,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
             record=MscclppJsonOptions,
             writer="coppice.export.mscclpp.program:export_mscclpp_json",
             takes_plan=True,
+            takes_span=True,
         ),
         "chakra": ExportFormat(
             record=ChakraOptions, writer="coppice.export.chakra.traces:export_chakra", takes_plan=True
@@ -398,12 +420,14 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
             record=PutSignalOptions,
             writer="coppice.export.put_signal.program:export_put_signal",
             takes_plan=True,
+            takes_span=True,
             tells_stages=True,
         ),
         "python": ExportFormat(
             record=PutSignalScriptOptions,
             writer="coppice.export.put_signal.program:export_put_signal_script",
             takes_plan=True,
+            takes_span=True,
             tells_stages=True,
         ),
         "cuda": ExportFormat(
@@ -421,6 +445,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
         "ompi-rules": ExportFormat(
             record=OmpiRulesOptions,
             writer="coppice.export.open_mpi.writer:export_ompi_rules",
+            set_writer="coppice.export.open_mpi.of_set:export_ompi_rules_of_set",
             tells_stages=True,
         ),
         "nccl-topo-xml": ExportFormat(

@@ -3,18 +3,20 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from coppice.arguments import checked
 from coppice.errors import InputError
-from coppice.export.formats import FORMATS, Exported, ExportFormat
+from coppice.export.formats import FORMATS, Exported, ExportFormat, SizeSpan
 from coppice.options import recorded
 from coppice.program.dialects.thread_blocks.program import Program
 from coppice.schedule.files.plan_file import FORMAT
+from coppice.schedule.files.set_file import PlanSet, file_stem, is_plan_set, plan_set_of
 from coppice.schedule.plan import Plan
-from coppice.text import suggestion
+from coppice.text import plural, suggestion
 from coppice.topology.model import Topology
 
 _RENAMED = {"lanes": "communicators"}
@@ -34,9 +36,10 @@ def export(
 
     Args:
         source: A plan, or anything with a ``plan``; for some formats a topology; or the name of a plan file, and for
-            ``msccl-xml`` also of an MSCCL XML file of another target (``-`` is standard input).
+            ``msccl-xml`` also of an MSCCL XML file of another target (``-`` is standard input). Of a set of plans, or
+            its folder, a file is made for each range of sizes, in a folder; or one of the plan for the `size`.
         format: One of :data:`~coppice.export.formats.FORMATS`.
-        path: File to write, a folder for ``chakra``; None only returns what would be written.
+        path: File to write, a folder for ``chakra`` and for sets of plans; None only returns what would be written.
         on_stage: Called with what goes on.
         options: Options of the format, as values or as text: numbers, names, sizes in bytes or such as ``"1M:1G"``.
             None stands for an option that is not given.
@@ -60,14 +63,78 @@ def export(
     named = {_RENAMED.get(name, name): value for name, value in options.items()}
     record = recorded(chosen.record, named, owner=format)
     told = {"on_stage": on_stage} if chosen.tells_stages and on_stage is not None else {}
-    made = chosen.write(_source(source, format, chosen), record, **told)
+    plans = plan_set_of(source)
+    if plans is None:
+        made = chosen.write(_source(source, format, chosen), record, **told)
+    elif chosen.set_writer:
+        made = chosen.write_set(plans, record)
+    elif chosen.takes_span:
+        made = _of_ranges(plans, format, chosen, record, told)
+    elif not chosen.takes_plan:
+        made = chosen.write(plans.topology, record, **told)
+    else:
+        made = chosen.write(_for_one_size(plans, format, record), record, **told)
     if path is not None:
         made.write(path)
     return made
 
 
+def _of_ranges(
+    plans: PlanSet, name: str, chosen: ExportFormat, record: Any, told: Mapping[str, Any]
+) -> Exported:
+    """A file for each range of a set, with the sizes that are to use it."""
+    if getattr(record, "size", None) is not None:
+        raise InputError(
+            "a set of plans has ranges of sizes of its own, found `size` as well: leave it out, or export one plan."
+        )
+    parts: dict[str, Exported] = {}
+    for number, each in enumerate(plans.ranges, 1):
+        if (say := told.get("on_stage")) is not None:
+            say(f"making {name} for {each.text}")
+        sizes = tuple(row.size_bytes for row in each.sizes if row.size_bytes)
+        span = SizeSpan(first_bytes=each.first_bytes, last_bytes=each.last_bytes, sizes=sizes)
+        made = chosen.write(each.plan, record, span=span, **told)
+        parts[f"{number}-{file_stem(each.plan)}{made.suffix}"] = made
+    texts = {part: text for part, made in parts.items() for text in [made.text.encode()]}
+    shared = [note for note in next(iter(parts.values())).notes if _in_all(note, parts.values())]
+    notes = [
+        f"{part} ({each.text}): {note}"
+        for (part, made), each in zip(parts.items(), plans.ranges, strict=True)
+        for note in made.notes
+        if note not in shared
+    ]
+    return Exported(
+        files={part: partial(_whole, text) for part, text in texts.items()},
+        notes=(*shared, *notes),
+        summary=f"{plural(len(parts), 'file')}, one for each range of sizes,",
+        parts=parts,
+    )
+
+
+def _in_all(note: str, parts: Iterable[Exported]) -> bool:
+    return all(note in part.notes for part in parts)
+
+
+def _whole(text: bytes) -> Iterator[bytes]:
+    """The content of a file in one piece."""
+    yield text
+
+
+def _for_one_size(plans: PlanSet, name: str, record: Any) -> Plan:
+    """The plan of a set for the size that is exported."""
+    size = getattr(record, "size", None)
+    if size is None and len(plans.plans) > 1:
+        raise InputError(
+            f"{name} is made of one plan, found a set of {len(plans.plans)}: name one of its files"
+            f"{', or give `size`' if hasattr(record, 'size') else ''}."
+        )
+    return plans.at(size or 0)
+
+
 def is_plan_file(path: str) -> bool:
-    """Whether a name is that of a plan file, rather than of a topology; standard input is none."""
+    """Whether a name is that of a plan file or a set of plans, rather than of a topology; standard input is none."""
+    if is_plan_set(path):
+        return True
     if path == "-" or not Path(path).is_file():
         return False
     try:

@@ -14,6 +14,7 @@ from coppice.comparison.sweep import compare
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.algorithms.catalogue import find
+from coppice.schedule.plan import Plan
 from coppice.selection import SelectionRequest, select, tables_of
 from coppice.selection.selection import decide, parse_rules
 from coppice.selection.tables import FUNCTIONS, SEGMENTED, FunctionEntry, algorithms_of
@@ -101,6 +102,40 @@ def choices_of(comparison: Comparison, version: Sequence[int] | None = None) -> 
         )
         found.append(_choice(problem, size_bytes, rows, own.runs_as))
     return tuple(found)
+
+
+def choice_of_plan(plan: Plan, size_bytes: int, version: Sequence[int]) -> OmpiChoice:
+    """What Open MPI has of a plan, at one size; 0 where it has no such algorithm.
+
+    Args:
+        plan: The plan; of the catalogue, with ranks as numbered.
+        size_bytes: M, by which segments are counted.
+        version: Version of Open MPI, whose algorithms count.
+
+    Examples:
+        >>> from coppice.planners.planning import plan
+        >>> ring = plan("star", "all_reduce", algorithm="ring").plan
+        >>> choice_of_plan(ring, 2**20, (5, 0)).name, choice_of_plan(plan("star", "all_reduce").plan, 2**20, (5, 0)).id
+        ('ring', 0)
+    """
+    problem, parameters = plan.problem, dict(plan.parameters)
+    row = SimulatedTime(
+        key="",
+        algorithm=plan.planner,
+        size_bytes=size_bytes,
+        order=str(parameters.pop("order", "auto")),
+        relays=parameters.pop("relay_gpus", False) is True,
+        parameters={key: value for key, value in parameters.items() if isinstance(value, int | str)},
+    )
+    if not _plain(row) or plan.forest is not None or problem.root not in (None, 0):
+        return OmpiChoice(size_bytes=size_bytes)
+    most = len(algorithms_of(FUNCTIONS[problem.collective], version))
+    rows = [
+        (row, name, entry)
+        for name, entry in _algorithms(problem.collective)
+        if entry.id is not None and entry.id <= most and _same(problem, row, name, entry)
+    ]
+    return _choice(problem, size_bytes, rows, "")
 
 
 def _choice(

@@ -23,7 +23,7 @@ from coppice.report.page import DEFAULT_SIZE_BYTES, comparison_html, report_html
 from coppice.report.svg import standalone
 from coppice.report.topology.picture import topology_svg
 from coppice.schedule.explanation import plan_loads
-from coppice.schedule.files.plan_file import read_plan
+from coppice.schedule.files.set_file import PlanSet, plan_at
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.verify import verify_plan
@@ -233,7 +233,9 @@ def report_text(
     found = getattr(source, "plan", source)
     if isinstance(found, str | os.PathLike):
         stage("reading the plan")
-        found = read_plan(found)
+        found = plan_at(found, size_bytes)
+    elif isinstance(found, PlanSet):
+        found = found.at(size_bytes)
     if isinstance(found, Plan):
         if suffix == ".html":
             assumed = model_of(model)

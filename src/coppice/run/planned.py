@@ -41,6 +41,7 @@ from coppice.run.communicator.groups import Value, agree
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine, LearningEngine
 from coppice.schedule.files.plan_file import decode_plan, encode_plan, read_plan
+from coppice.schedule.files.set_file import PlanSet, is_plan_set, read_plan_set
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import chunk_bounds
 from coppice.schedule.plan import Plan
@@ -282,11 +283,16 @@ class CallRequest:
         }
 
 
+_PlanKey = tuple[Collective, int | None, int]
+"""Collective, root, and number of the plan."""
+
+
 class _Answer(msgspec.Struct):
-    """What rank 0 tells the others: an error, or how many pieces and, the first time, the plan."""
+    """What rank 0 tells the others: an error, or how many pieces, which plan and, the first time, the plan."""
 
     error: str = ""
     pieces: int = 1
+    number: int = 0  # Of the plans of one collective, which a set has several of
     plan: bytes = b""
 
 
@@ -296,7 +302,8 @@ class RankPrograms:
     Args:
         engine: The group.
         topology: Its ranks are those of the group.
-        algorithm: ``forest`` for the optimal planner of each collective, a name of the catalogue, or a plan file.
+        algorithm: ``forest`` for the optimal planner of each collective, a name of the catalogue, a plan file, or a set
+            of plans, of which the one for the size of the message is taken.
         pieces: Pieces of every chunk, or ``auto`` for what the simulator finds best.
         cache_dir: Where plans are kept, see :func:`~coppice.run.planned.cache_directory`.
         timeout_s: Longest wait for another rank while the cost of a message is measured, in seconds.
@@ -316,8 +323,9 @@ class RankPrograms:
         self._algorithm, self._pieces, self._timeout_s = algorithm, pieces, timeout_s
         self._cache = PlanCache(cache_dir)
         self._programs: OrderedDict[CallRequest, RankProgram] = OrderedDict()
-        self._bodies: dict[tuple[Collective, int | None], Schedule | Forest] = {}
-        self._chosen: dict[tuple[Collective, int | None, int], int] = {}
+        self._bodies: dict[_PlanKey, Schedule | Forest] = {}
+        self._chosen: dict[tuple[_PlanKey, int], int] = {}
+        self._set: PlanSet | None = None  # Of rank 0, once it is read
         self._overhead_us = 0.0
 
     def known(self, request: CallRequest) -> RankProgram | None:
@@ -333,7 +341,6 @@ class RankPrograms:
         if self._pieces == "auto" and not self._overhead_us:
             self._overhead_us = measure_overhead_us(self._engine, timeout_s=self._timeout_s)
         body, pieces = self._planned(request)
-        self._bodies[request.collective, request.root] = body
         program = lower_rank(
             body,
             self._engine.rank,
@@ -351,33 +358,47 @@ class RankPrograms:
     def _planned(self, request: CallRequest) -> tuple[Schedule | Forest, int]:
         """Plan and pieces, as rank 0 has them."""
         mine = b""
-        key = (request.collective, request.root)
         if self._engine.rank == 0:
-            mine = msgspec.msgpack.encode(self._answer(request, tell=key not in self._bodies))
+            mine = msgspec.msgpack.encode(self._answer(request))
         answer = msgspec.msgpack.decode(self._engine.exchange(mine)[0], type=decodable(_Answer))
         if answer.error:
             raise InputError(answer.error)
-        if key in self._bodies:
-            return self._bodies[key], answer.pieces
-        return decode_plan(zlib.decompress(answer.plan), name="the plan of rank 0").body, answer.pieces
+        key = (request.collective, request.root, answer.number)
+        if key not in self._bodies:
+            told = decode_plan(zlib.decompress(answer.plan), name="the plan of rank 0")
+            self._bodies[key] = told.body
+        return self._bodies[key], answer.pieces
 
-    def _answer(self, request: CallRequest, *, tell: bool) -> _Answer:
+    def _answer(self, request: CallRequest) -> _Answer:
         """What rank 0 says; it must answer, whatever happens."""
-        key = (request.collective, request.root)
         try:
-            if not tell:
-                return _Answer(pieces=self._chosen_pieces(request, self._bodies[key]))
-            made = self._plan(request)
+            number = self._number(request)
+            key = (request.collective, request.root, number)
+            if key in self._bodies:
+                return _Answer(pieces=self._chosen_pieces(request, key, self._bodies[key]), number=number)
+            made = self._plan(request, number)
             return _Answer(
-                pieces=self._chosen_pieces(request, made.body), plan=zlib.compress(encode_plan(made), 1)
+                pieces=self._chosen_pieces(request, key, made.body),
+                number=number,
+                plan=zlib.compress(encode_plan(made), 1),
             )
         except CoppiceError as error:
             return _Answer(error=str(error))
         except Exception as error:  # noqa: BLE001  (the others wait for an answer)
             return _Answer(error=f"rank 0 cannot plan {request.collective}: {type(error).__name__}: {error}")
 
-    def _plan(self, request: CallRequest) -> Plan:
+    def _number(self, request: CallRequest) -> int:
+        """Which plan of a set is for the size of a call; 0 where there is no set."""
+        if request.collective is Collective.BARRIER or not is_plan_set(self._algorithm):
+            return 0
+        if self._set is None:
+            self._set = read_plan_set(self._algorithm)
+        return self._set.plans.index(self._set.at(request.count * request.dtype.itemsize))
+
+    def _plan(self, request: CallRequest, number: int) -> Plan:
         problem = Problem(topology=self._topology, collective=request.collective, root=request.root)
+        if self._set is not None and request.collective is not Collective.BARRIER:
+            return _verified(self._set.plans[number], problem, self._algorithm)
         if is_plan_file(self._algorithm) and request.collective is not Collective.BARRIER:
             return plan_in_file(self._algorithm, problem)
         default = self._algorithm == FOREST or request.collective is Collective.BARRIER
@@ -390,25 +411,30 @@ class RankPrograms:
 
         return self._cache.plan(problem, FOREST if default else self._algorithm, make)
 
-    def _chosen_pieces(self, request: CallRequest, body: Schedule | Forest) -> int:
+    def _chosen_pieces(self, request: CallRequest, plan: _PlanKey, body: Schedule | Forest) -> int:
         """Pieces for the power of two at or above the size."""
         if self._pieces != "auto":
             return int(self._pieces)
         size_bytes = 1 << max(0, request.count * request.dtype.itemsize - 1).bit_length()
-        key = (request.collective, request.root, size_bytes)
+        key = (plan, size_bytes)
         if key not in self._chosen:
             self._chosen[key] = choose_pieces(body, size_bytes, self._overhead_us)
         return self._chosen[key]
 
 
 def is_plan_file(algorithm: str | None) -> bool:
-    """Whether an algorithm is the name of a plan file.
+    """Whether an algorithm is the name of a plan file, or of a set of plans.
 
     Examples:
         >>> is_plan_file("plan.json"), is_plan_file("forest"), is_plan_file(None)
         (True, False, False)
     """
-    return algorithm is not None and algorithm.endswith(".json")
+    return algorithm is not None and (algorithm.endswith(".json") or is_plan_set(algorithm))
+
+
+def topology_in_file(file: str) -> Topology:
+    """The topology of a plan file, or of a set of plans."""
+    return read_plan_set(file).topology if is_plan_set(file) else read_plan(file).topology
 
 
 def plan_in_file(file: str, problem: Problem) -> Plan:
@@ -418,9 +444,12 @@ def plan_in_file(file: str, problem: Problem) -> Plan:
         InputError: If it is the plan of another problem.
         CheckError: If it does not do what it claims.
     """
-    read_plan(file)  # names what is wrong with the file
-    found = _read(Path(file), problem)
-    if found is None:
+    return _verified(read_plan(file), problem, file)
+
+
+def _verified(found: Plan, problem: Problem, file: str) -> Plan:
+    """The plan, if it is one of the problem and does what it claims."""
+    if not _solves(found, problem):
         raise InputError(
             f"expected a plan of {problem.collective} on {problem.topology.name}, found another one in {file}: "
             "plan this collective on this topology."
@@ -496,12 +525,16 @@ def _read(path: Path, problem: Problem) -> Plan | None:
         found = decode_plan(path.read_bytes(), name=str(path))
     except (OSError, InputError):
         return None
-    theirs, root = found.problem, -1 if problem.root is None else problem.root
-    same = (
+    return found if _solves(found, problem) else None
+
+
+def _solves(plan: Plan, problem: Problem) -> bool:
+    """Whether a plan is one of a problem."""
+    theirs, root = plan.problem, -1 if problem.root is None else problem.root
+    return (
         theirs.collective is problem.collective
         and (-1 if theirs.root is None else theirs.root) == root
         and theirs.topology.sha256 == problem.topology.sha256
         and theirs.weights == problem.weights
         and theirs.demands == problem.demands
     )
-    return found if same else None

@@ -11,7 +11,7 @@ from coppice.arguments import checked
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.problem import Problem
 from coppice.errors import InputError
-from coppice.schedule.files.plan_file import plan_of
+from coppice.schedule.files.set_file import plan_at
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import LinkLoads, body_loads
 from coppice.schedule.plan import Plan
@@ -238,22 +238,23 @@ class Explanation:
 
 
 @checked
-def explain(plan: object) -> Explanation:
+def explain(plan: object, *, size: int | str | None = None) -> Explanation:
     """Explain a plan: the cut that limits it, the utilisation of its links, the shape of its trees.
 
     Args:
-        plan: A plan, what holds one, or the name of a plan file; it is verified first.
+        plan: A plan, what holds one, or the name of a plan file; it is verified first. Or a set of plans.
+        size: Of a set of plans that one is explained which is for this size M; other plans are for any size.
 
     Raises:
         CheckError: If it does not verify.
-        InputError: If there is no plan in ``plan``.
+        InputError: If there is no plan in ``plan``, or a set without a size.
 
     Examples:
         >>> import coppice
         >>> explain(coppice.plan(coppice.load("star", gpus=4), "all_gather")).links[0].count
         4
     """
-    found = plan_of(plan)
+    found = plan_at(plan, size)
     report = verify_plan(found)
     report.require_ok()
     loads = plan_loads(found)

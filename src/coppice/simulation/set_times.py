@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from itertools import groupby
+from typing import Any
 
 from coppice.schedule.files.set_file import PlanSet
 from coppice.schedule.plan import Plan
 from coppice.simulation.models import Model, model_from
+from coppice.simulation.simulated import Simulated, simulate_sizes
 from coppice.simulation.simulator import fastest
 
 
@@ -23,3 +26,17 @@ def timer_of(plans: PlanSet) -> Callable[[Plan, int], float]:
     """What simulates plans under the model of a set: time in microseconds of a plan at a size in bytes."""
     model = model_of_set(plans)
     return lambda plan, size_bytes: fastest(plan.body, size_bytes, model=model, keep_hops=False).time_us
+
+
+def simulate_set(plans: PlanSet, sizes: Sequence[int], **options: Any) -> list[Simulated]:
+    """Simulate every size with its plan, by rising size.
+
+    Args:
+        sizes: Sizes M in bytes.
+        options: All other arguments of :func:`coppice.simulation.simulated.simulate_sizes`.
+    """
+    rows: list[Simulated] = []
+    for _, run in groupby(sorted(sizes), key=lambda size: id(plans.at(size))):
+        held = list(run)
+        rows += simulate_sizes(plans.at(held[0]), held, **options)
+    return rows

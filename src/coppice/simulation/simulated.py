@@ -327,7 +327,7 @@ def simulated_record(plan: Plan, model: Model, rows: Sequence[Simulated], *, lin
         "topology": plan.topology.name,
         "topology_sha256": plan.topology.sha256,
         "ranks": plan.topology.num_ranks,
-        "planner": plan.planner,
+        "planner": " or ".join(dict.fromkeys(row.plan.planner for row in rows)) or plan.planner,
         "model": model_record(model),
         **(sizes[0] if len(sizes) == 1 else {}),
         "sizes": sizes,

@@ -72,7 +72,7 @@ class SimulateCall(SimulateOptions, frozen=True):
         Any,
         argument(
             "What is carried out; it should have been verified: a plan, what holds one, the name of a plan file, a "
-            "schedule, or a forest."
+            "schedule, a forest, or a set of plans, of which each size takes its own."
         ),
     ]
     size_bytes: Annotated[
@@ -88,6 +88,8 @@ def simulate(asked: SimulateCall) -> Any:
     One size gives a :class:`Timeline`. Several, or hashes of default routes, give a list with what is known at each
     (:class:`coppice.simulation.simulated.Simulated`): the timeline, its distance from the optimum, and the times under
     the hashes. Of the model's protocols the fastest is taken at each size.
+
+    A set of plans is simulated under the model that it was made for, unless another one is named.
 
     Raises:
         InputError: If the plan is malformed, a size or the number of pieces out of range, or there is no such model.
@@ -106,35 +108,35 @@ def simulate(asked: SimulateCall) -> Any:
         True
     """
     from coppice.schedule.files.plan_file import body_of, plan_of
+    from coppice.schedule.files.set_file import plan_set_of
     from coppice.simulation.models import model_of
+    from coppice.simulation.set_times import model_of_set, simulate_set
     from coppice.simulation.simulated import simulate_sizes
     from coppice.simulation.simulator import fastest
     from coppice.text import sizes_of
 
     changes: dict[str, Any] = {"channels": asked.channels}
     changes["protocols"] = None if asked.protocol is None else (asked.protocol.lower(),)
-    model = replace(
-        model_of(asked.model), **{name: value for name, value in changes.items() if value is not None}
-    )
+    plans = plan_set_of(asked.plan)
+    assumed = model_of_set(plans) if plans is not None and asked.model is None else model_of(asked.model)
+    model = replace(assumed, **{name: value for name, value in changes.items() if value is not None})
     if asked.seeds and asked.multipath:
         raise InputError("`seeds` shows ideal multipath beside the seeds: leave out `multipath`.")
     size = asked.size_bytes
     one = isinstance(size, int) or (isinstance(size, str) and not {":", ","} & set(size))
     if one and not asked.seeds and not asked.multipath:
-        return fastest(
-            body_of(asked.plan),
-            sizes_of(size)[0],
-            model=model,
-            pieces=asked.count(),
-        )
-    return simulate_sizes(
-        plan_of(asked.plan),
-        sizes_of(size),
-        model=model,
-        pieces=asked.count(),
-        seeds=asked.seeds,
-        multipath=asked.multipath,
-    )
+        (single,) = sizes_of(size)
+        body = body_of(asked.plan) if plans is None else plans.at(single).body
+        return fastest(body, single, model=model, pieces=asked.count())
+    several: dict[str, Any] = {
+        "model": model,
+        "pieces": asked.count(),
+        "seeds": asked.seeds,
+        "multipath": asked.multipath,
+    }
+    if plans is not None:
+        return simulate_set(plans, sizes_of(size), **several)
+    return simulate_sizes(plan_of(asked.plan), sizes_of(size), **several)
 
 
 class CompareOptions(Struct, frozen=True, kw_only=True):
@@ -145,7 +147,8 @@ class CompareOptions(Struct, frozen=True, kw_only=True):
         Iterable[Any] | None,
         NAMES,
         option(
-            "Only these, such as forest,ring; also plan files (.json) [default: all that perform the collective].",
+            "Only these, such as forest,ring; also plan files (.json) and sets of plans (folders) [default: all that "
+            "perform the collective].",
             "--algorithm",
             "-a",
             metavar="LIST",

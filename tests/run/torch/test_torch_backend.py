@@ -14,6 +14,7 @@ import pytest
 pytest.importorskip("torch", reason="torch is not installed (TORCH=0)")
 
 from run.torch.launching import run_ranks
+from support.plan_sets import made_set
 
 HERE = Path(__file__).parent
 ROOT = HERE.parents[2]
@@ -148,3 +149,13 @@ def test_a_plan_file_is_the_algorithm(tmp_path: Path) -> None:
         assert outcome["sum"] == [6.0] * 8
     kept = {each.name.partition("-")[0] for each in (tmp_path / "cache" / "plans").iterdir()}
     assert kept == {"all_reduce"}  # the other plan was given
+
+
+def test_a_set_of_plans_is_the_algorithm_by_size(tmp_path: Path) -> None:
+    made_set("ring", "recursive-doubling", "bruck").save(tmp_path / "plans")  # they change at 1K and 2K
+    variables = {"COPPICE_ALGORITHM": str(tmp_path / "plans")}
+    for outcome in run_ranks("set_worker.py", 4, tmp_path, variables=variables):
+        assert all(outcome["right"].values()), outcome["right"]
+        assert outcome["gathered"] == [0.0, 1.0, 2.0, 3.0]
+    kept = {each.name.partition("-")[0] for each in (tmp_path / "cache" / "plans").iterdir()}
+    assert kept == {"all_gather"}  # the other plans were given

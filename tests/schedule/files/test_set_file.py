@@ -7,7 +7,6 @@ import os
 import re
 import signal
 from collections.abc import Callable
-from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -17,29 +16,10 @@ import coppice
 from coppice.errors import CheckError, InputError
 from coppice.files import replacing
 from coppice.schedule.files import set_file
-from coppice.schedule.files.set_file import PlanRange, PlanSet, is_plan_set, read_plan_set
+from coppice.schedule.files.set_file import PlanSet, is_plan_set, read_plan_set
 from coppice.topology.presets import preset
 from reference.plan_mutations import sealed
-
-STAR = preset("star", gpus=4)
-
-
-def ranges_of(
-    *algorithms: str, collective: str = "all_reduce", topology: object = STAR
-) -> tuple[PlanRange, ...]:
-    """A range each, which change at 1K, 2K and so on."""
-    made = {each: coppice.plan(topology, collective, algorithm=each).plan for each in algorithms}
-    starts = [0, *(1024 * number for number in range(1, len(algorithms))), None]
-    return tuple(
-        PlanRange(
-            first_bytes=start or 0, last_bytes=None if end is None else end - 1, plan=made[name], sizes=()
-        )
-        for name, (start, end) in zip(algorithms, pairwise(starts), strict=True)
-    )
-
-
-def made_set(*algorithms: str) -> PlanSet:
-    return PlanSet(ranges=ranges_of(*algorithms), least_gain=0.03, model={"name": "ideal"})
+from support.plan_sets import made_set, ranges_of
 
 
 @pytest.fixture

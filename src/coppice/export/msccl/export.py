@@ -14,7 +14,7 @@ import numpy as np
 from msgspec.structs import asdict
 
 from coppice.errors import CheckError, InputError
-from coppice.export.formats import PROTOCOLS, Exported, MscclXmlOptions
+from coppice.export.formats import PROTOCOLS, Exported, MscclXmlOptions, SizeSpan
 from coppice.export.msccl.document import is_xml, parse_document
 from coppice.export.msccl.program import CallKind, MscclOptions, rough_program
 from coppice.export.msccl.reader import judge_document
@@ -69,7 +69,11 @@ def read_msccl_source(path: str) -> Plan | Program:
 
 
 def export_msccl_xml(
-    source: Plan | Program, options: MscclXmlOptions, *, on_stage: Callable[[str], None] = lambda _: None
+    source: Plan | Program,
+    options: MscclXmlOptions,
+    *,
+    on_stage: Callable[[str], None] = lambda _: None,
+    span: SizeSpan | None = None,
 ) -> Exported:
     """Export a plan, or the program of another target's file, for a runtime that reads MSCCL XML."""
     if options.target is None:
@@ -87,7 +91,7 @@ def export_msccl_xml(
         return _exported(program, chosen, [])
     if protocol is not None and protocol not in PROTOCOLS:
         raise InputError(f"expected `protocol` Simple, LL or LL128, found {protocol!r}.")
-    sizes = wanted_sizes(options.size)
+    sizes = wanted_sizes(options.size) if span is None else _sizes_of(span)
     if options.model is not None and not sizes.found:
         raise InputError(
             "`model` is that of the simulation which finds the sizes, found `size` beside it: leave one of them out."
@@ -147,6 +151,11 @@ def wanted_sizes(size: str | Sequence[int] | None) -> WantedSizes:
     if not wanted or wanted[0] < 1:
         raise InputError(f"expected `size` of 1 byte or more, such as 1M:1G, found {size!r}.")
     return WantedSizes(low=wanted[0], high=highest, wanted=wanted)
+
+
+def _sizes_of(span: SizeSpan) -> WantedSizes:
+    """Sizes of a range of a set of plans."""
+    return WantedSizes(low=span.first_bytes, high=span.last_bytes, wanted=span.sizes or USUAL_SIZES)
 
 
 def _wanted_trees(trees: int | str | None) -> tuple[int | None, bool]:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
-from coppice.export.formats import Excess, Exported, MscclppJsonOptions
+from coppice.export.formats import Excess, Exported, MscclppJsonOptions, SizeSpan
 from coppice.export.mscclpp.limits import (
     LIMITS,
     PRELOAD_DIRECTORY,
@@ -137,14 +137,14 @@ def _refusal(
     return f"{head}: {advice}."
 
 
-def export_mscclpp_json(plan: Plan, options: MscclppJsonOptions) -> Exported:
+def export_mscclpp_json(plan: Plan, options: MscclppJsonOptions, *, span: SizeSpan | None = None) -> Exported:
     """Export a plan for the executor of MSCCL++."""
     in_place = options.in_place
     if in_place and options.out_of_place:
         raise InputError(
             "an execution plan is either for calls in place or for the others: leave one of the two options out."
         )
-    low, high = _size_range(options.size)
+    low, high = _size_range(options.size) if span is None else (span.first_bytes, span.last_bytes)
     form = MscclppOptions(
         in_place=True if in_place else False if options.out_of_place else None,
         instances=options.instances or 1,

@@ -189,13 +189,18 @@ def export_ompi_rules(
             *notes,
             f"for Open MPI {words}: other versions number and read otherwise, `version=` names another one",
             f"times are simulated (model {assumed.text}): measure before you rely on them",
-            "mpirun --mca coll ^han --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE",
+            USE,
         ),
         suffix=SUFFIXES[form_of(reader)],
         read_as="ompi-rules",
-        known={"version": words, "shapes": f"{_nodes(topology)}x{topology.num_ranks}"},
+        known={"version": words, "shapes": known_shape(topology)},
     )
 
+
+USE = (
+    "mpirun --mca coll ^han --mca coll_tuned_use_dynamic_rules 1 --mca coll_tuned_dynamic_rules_filename FILE"
+)
+"""How a file is used."""
 
 SUFFIXES = {"classic": ".conf", "json": ".json"}
 """Usual ends of names of rules files, by form."""
@@ -206,9 +211,10 @@ def _told(collective: Collective, on_stage: Callable[[str], None]) -> Callable[[
     return lambda done, total, name: on_stage(f"comparing {collective}: {done} of {total} ({name})")
 
 
-def _nodes(topology: Topology) -> int:
-    """Hosts that have ranks."""
-    return max(1, len(set(topology.host[topology.rank_nodes].tolist())))
+def known_shape(topology: Topology) -> str:
+    """Hosts that have ranks, and ranks, as the doctor takes them."""
+    hosts = max(1, len(set(topology.host[topology.rank_nodes].tolist())))
+    return f"{hosts}x{topology.num_ranks}"
 
 
 def rules_of(choices: Sequence[OmpiChoice]) -> tuple[OmpiRule, ...]:

@@ -9,10 +9,10 @@ import zlib
 from collections.abc import Callable
 from fractions import Fraction
 from importlib import resources
-from typing import NotRequired, TypedDict
+from typing import Any, NotRequired, TypedDict
 
 from coppice.errors import InputError
-from coppice.export.formats import Exported, PutSignalOptions, PutSignalScriptOptions
+from coppice.export.formats import Exported, PutSignalOptions, PutSignalScriptOptions, SizeSpan
 from coppice.export.put_signal.document import put_signal_json
 from coppice.fitting.put_signal import fit_put_signal
 from coppice.program.dialects.put_signal.lower import lower_put_signal
@@ -36,20 +36,34 @@ class _Options(TypedDict):
 
 
 def export_put_signal(
-    plan: Plan, options: PutSignalOptions, *, on_stage: Callable[[str], None] = lambda _: None
+    plan: Plan,
+    options: PutSignalOptions,
+    *,
+    on_stage: Callable[[str], None] = lambda _: None,
+    span: SizeSpan | None = None,
 ) -> Exported:
     """Export a plan as a put/signal program for engines over stock NCCL and RCCL."""
-    program = verified_put_signal(plan, options, on_stage=on_stage)
+    program = verified_put_signal(plan, options, on_stage=on_stage, span=span)
     on_stage("writing the program")
-    text = put_signal_json(program, provenance=provenance_of(plan))
+    text = put_signal_json(program, provenance=provenance_of(plan, span))
     return Exported(text=text, notes=_notes(program), suffix=".psp.json")
 
 
 def verified_put_signal(
-    plan: Plan, options: PutSignalOptions, *, on_stage: Callable[[str], None] = lambda _: None
+    plan: Plan,
+    options: PutSignalOptions,
+    *,
+    on_stage: Callable[[str], None] = lambda _: None,
+    span: SizeSpan | None = None,
 ) -> PutSignalProgram:
-    """Lower and verify a plan; parameters that are not given are tuned to the size by simulation."""
+    """Lower and verify a plan; parameters that are not given are tuned to the size by simulation.
+
+    Args:
+        span: Sizes that are to use it: it is tuned to the one in their middle that the set was made for.
+    """
     pieces, communicators, groups, size = options.pieces, options.communicators, options.groups, options.size
+    if span is not None and span.sizes:
+        size = span.sizes[len(span.sizes) // 2] or None
     if options.staging is not None and not 0 <= options.staging <= 1000:
         raise InputError(
             f"expected `staging` in per cent of the message, 0 to 1000, found {options.staging}."
@@ -81,9 +95,11 @@ def verified_put_signal(
     return program
 
 
-def provenance_of(plan: Plan) -> dict[str, str]:
-    """Provenance of a program."""
+def provenance_of(plan: Plan, span: SizeSpan | None = None) -> dict[str, Any]:
+    """Provenance of a program, and the sizes that are to use it."""
+    sizes = {} if span is None else {"first_bytes": span.first_bytes, "last_bytes": span.last_bytes}
     return {
+        **sizes,
         "coppice": __version__,
         "planner": plan.planner,
         "topology": plan.topology.name,
@@ -112,15 +128,19 @@ def _notes(program: PutSignalProgram) -> tuple[str, ...]:
 
 
 def export_put_signal_script(
-    plan: Plan, options: PutSignalScriptOptions, *, on_stage: Callable[[str], None] = lambda _: None
+    plan: Plan,
+    options: PutSignalScriptOptions,
+    *,
+    on_stage: Callable[[str], None] = lambda _: None,
+    span: SizeSpan | None = None,
 ) -> Exported:
     """Export a Python script that runs a plan over nccl4py, torch, or as threads on NumPy arrays.
 
     The script is the modules of :mod:`coppice.export.put_signal.standalone` with the program in them.
     """
-    program = verified_put_signal(plan, options, on_stage=on_stage)
+    program = verified_put_signal(plan, options, on_stage=on_stage, span=span)
     on_stage("writing the script")
-    provenance = provenance_of(plan)
+    provenance = provenance_of(plan, span)
     text = put_signal_json(program, provenance=provenance)
     packed = base64.b85encode(zlib.compress(text.encode(), 9)).decode()
     held = "\n".join(textwrap.wrap(packed, _WIDTH, break_on_hyphens=False))

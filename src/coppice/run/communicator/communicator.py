@@ -33,10 +33,10 @@ class Communicator:
     Args:
         engine: This rank's end of the group.
         topology: The network, the same on all ranks; its rank r is rank r of the group.
-        algorithm: ``forest`` for the optimal planner of each collective, a name of the catalogue, a plan file, or
-            ``auto``: what the engine does by itself where its ranks share memory, and forests elsewhere. A protocol of
-            switches, such as ``switchml``: all-reduces at the switch that ``COPPICE_SWITCH`` names, and forests for the
-            rest.
+        algorithm: ``forest`` for the optimal planner of each collective, a name of the catalogue, a plan file, the
+            folder of a set of plans (the one for the size of the message), or ``auto``: what the engine does by itself
+            where its ranks share memory, and forests elsewhere. A protocol of switches, such as ``switchml``:
+            all-reduces at the switch that ``COPPICE_SWITCH`` names, and forests for the rest.
         pieces: Pieces into which chunks are cut, or ``auto`` for what the simulator finds best with the cost of a
             message that the engine shows.
         cache_dir: Where plans are kept; None for ``$COPPICE_CACHE``, ``$XDG_CACHE_HOME/coppice`` or

@@ -23,9 +23,14 @@ from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.shared_memory import Exchange, ShmEngine
 from coppice.run.engines.torch.engine import TorchEngine
 from coppice.run.errors import Mismatch, PeerLost
-from coppice.run.planned import TUNING_VARIABLE, AlgorithmRules, is_plan_file, read_rules
+from coppice.run.planned import (
+    TUNING_VARIABLE,
+    AlgorithmRules,
+    is_plan_file,
+    read_rules,
+    topology_in_file,
+)
 from coppice.run.torch.puts import CollectiveCall, PutChoice, open_puts
-from coppice.schedule.files.plan_file import read_plan
 from coppice.text import parse_size, suggestion
 from coppice.topology.model import Topology
 
@@ -268,7 +273,7 @@ def _topology(options: Options, members: Sequence[int], world: int) -> Topology 
         whole = resolve(spec)
     elif is_plan_file(options.algorithm):
         spec = str(options.algorithm)
-        whole = read_plan(spec).topology
+        whole = topology_in_file(spec)
     if whole is None:
         return None
     if whole.num_ranks != world:
@@ -338,8 +343,9 @@ class Options:
     # signals: of NCCL or torch's symmetric memory for tensors on GPUs, which is what `auto` tries first
     # there; on CPUs the emulated device, for tests). `COPPICE_ENGINE`.
     engine: str | None = None
-    # `forest`, a name of the catalogue, a plan file (`plan.json`: of its collective, on its topology; forests for
-    # the rest), or a protocol of switches such as `switchml`. `COPPICE_ALGORITHM`.
+    # `forest`, a name of the catalogue, a plan file (`plan.json`) or a set of plans (`plans/`, by the size of the
+    # message) for its collective, on its topology, with forests for the rest; or a protocol of switches such as
+    # `switchml`. `COPPICE_ALGORITHM`.
     algorithm: str | None = None
     # Smaller tensors (M of :mod:`coppice.program.dialects.rank.program`, in bytes) go to gloo or NCCL.
     # `COPPICE_THRESHOLD`; without one it is measured.

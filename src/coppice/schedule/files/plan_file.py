@@ -150,6 +150,11 @@ dgx-a100 -o plan.json`.
         raise InputError(
             f"expected a plan file, found the preset {path}: plan on it first, `coppice plan {path} -o plan.json`."
         )
+    if os.path.isdir(path):  # noqa: PTH112 (likewise)
+        raise InputError(
+            f"expected one plan, found the folder {path}: name one of its files, or the size that a set of plans is to "
+            "be taken at, where there is such an option."
+        )
     return read_bytes(path, what="the plan", hint="check the name", most_bytes=_MOST_BYTES)
 
 

@@ -26,7 +26,7 @@ from coppice.errors import InputError
 from coppice.files import read_bytes, replacing
 from coppice.interrupts import later
 from coppice.schedule.files.columns import Count, decode_json
-from coppice.schedule.files.plan_file import check_seal, decode_plan, encode_plan, sealed
+from coppice.schedule.files.plan_file import check_seal, decode_plan, encode_plan, plan_of, sealed
 from coppice.schedule.plan import Plan
 from coppice.text import plural, short_size, size_of
 from coppice.topology.model import Topology
@@ -270,7 +270,7 @@ def write_plan_set(plans: PlanSet, folder: str | os.PathLike[str]) -> PlanSet:
     names: dict[int, str] = {}
     contents: dict[str, bytes] = {}
     for number, plan in enumerate(plans.plans, 1):
-        name = f"{number}-{re.sub(r'[^a-z0-9]+', '-', plan.planner.lower()).strip('-') or 'plan'}.json"
+        name = f"{number}-{file_stem(plan)}.json"
         names[id(plan)], contents[name] = name, encode_plan(plan)
     named = replace(plans, ranges=tuple(replace(each, file=names[id(each.plan)]) for each in plans.ranges))
     hashes = {name: hashlib.sha256(data).hexdigest() for name, data in contents.items()}
@@ -293,6 +293,11 @@ def write_plan_set(plans: PlanSet, folder: str | os.PathLike[str]) -> PlanSet:
     for name in old - set(contents):
         (target / name).unlink(missing_ok=True)
     return named
+
+
+def file_stem(plan: Plan) -> str:
+    """What files of a plan are called, by its planner."""
+    return re.sub(r"[^a-z0-9]+", "-", plan.planner.lower()).strip("-") or "plan"
 
 
 def _files_before(folder: Path) -> set[str]:
@@ -375,6 +380,26 @@ def plan_set_of(source: object) -> PlanSet | None:
     if isinstance(source, PlanSet):
         return source
     return read_plan_set(source) if isinstance(source, (str, os.PathLike)) and is_plan_set(source) else None
+
+
+def plan_at(source: object, size_bytes: int | str | None) -> Plan:
+    """A plan, or that of a set for a size; read where it is named.
+
+    Args:
+        source: What :func:`~coppice.schedule.files.plan_file.plan_of` takes, or a set of plans.
+        size_bytes: M in bytes or as text; a set needs it, and a plan is for any.
+
+    Raises:
+        InputError: If there is no plan, or a set without a size.
+    """
+    plans = plan_set_of(source)
+    if plans is None:
+        return plan_of(source)
+    if size_bytes is None and len(plans.plans) > 1:
+        raise InputError(
+            f"expected a size to take one of {len(plans.plans)} plans of a set by, found none: give `size`, such as 1M."
+        )
+    return plans.at(size_bytes or 0)
 
 
 @checked

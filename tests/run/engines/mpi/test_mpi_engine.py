@@ -17,6 +17,7 @@ from run.engines.mpi.launching import HOME, QUICK_LIBRARIES, environment, reason
 from run.engines.mpi.networks import NAME, mesh, reason_to_skip_network
 from support.generated_calls import EVERY_PAIR, calls_of
 from support.paths import TESTS
+from support.plan_sets import made_set
 from support.rank_groups import GENERATED_WORKER
 
 HERE = Path(__file__).parent
@@ -118,3 +119,15 @@ def test_every_collective_with_every_type(library: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize("ranks", [1, 2, 4, 5, 6, 7, 8])
 def test_many_calls(library: str, ranks: int, tmp_path: Path) -> None:
     programs_are_right(library, ranks, 3 * EVERY_PAIR, tmp_path / "calls", first=4000)
+
+
+@pytest.mark.parametrize("library", QUICK_LIBRARIES)
+def test_a_set_of_plans_runs_each_size_by_its_plan(library: str, tmp_path: Path) -> None:
+    needs(library)
+    made_set("ring", "recursive-doubling", "ring").save(tmp_path / "plans")
+    done = run_mpi(
+        library, 4, [str(HERE / "set_worker.py"), str(tmp_path / "plans"), str(tmp_path / "cache")]
+    )
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert "7 of 7 sums are right on 4 ranks" in done.stdout
+    assert not (tmp_path / "cache").exists()  # nothing was planned
