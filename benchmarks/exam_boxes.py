@@ -94,11 +94,19 @@ def profiled_seconds(row: Row, folder: Path) -> float:
 V100_RANKS = (0, 2, 3, 1, 4, 6, 7, 5)  # the box numbers its GPUs so that 0 and 1 share one NVLink
 NVLINK = 25e9  # bytes/s of one NVLink of a V100
 RINGS = {
-    "A100": (20.8e-6, 1.52e-6, 0.95, 776e9, 8.37e-9),
-    "V100": (44.7e-6, 0.0, 0.9057, 9358e9, 0.0),
+    "A100": (20.8e-6, 1.52e-6, 0.0, 776e9, 8.37e-9),
+    "V100": (27.5e-6, 0.0, 3.15e-6, math.inf, 0.0),
 }
-"""Seconds of a launch and of a hop, share of the links' rate, rate of one more pass over memory, and seconds for the
-square root of a byte, as filling a pipeline costs whose pieces grow with the buffer. Fitted to 2, 4 and 8 ranks."""
+"""Seconds of a launch, of a hop and of each ring, rate of one more pass over memory, and seconds for the square root of
+a byte, as filling a pipeline costs whose pieces grow with the buffer. Of A100 fitted to 2, 4 and 8 ranks."""
+SHARES: Mapping[str, Mapping[int, float]] = {
+    "A100": {},
+    "V100": {0: 0.928, 1: 0.903, 2: 0.913, 4: 0.868, 6: 0.900},
+}
+"""Share of their links' rate that so many rings of one NVLink reach together; 0: a chain. 3 and 6 ranks have two rings
+and agree within 1%, 4 and 7 have four and agree within 2%, which is less than how far two and four rings are apart."""
+SHARE = 0.95
+"""That of rings through a switch, which have all links of a GPU."""
 
 
 @cache
@@ -136,8 +144,17 @@ def _has_chain(part: Topology, ranks: int) -> bool:
 def ring_seconds(row: Row, folder: Path) -> float:
     """An all-reduce around rings: launch, hops, links, a pass over memory, and filling the pipeline."""
     del folder
-    launch, hop, share, memory, fill = RINGS[row["gpu"]]
+    launch, hop, start, memory, fill = RINGS[row["gpu"]]
     ranks, size = int(row["ranks"]), int(row["bytes"])
-    rounds = 2 * (ranks - 1)
-    links = rounds / ranks / (share * ring_rate(row["gpu"], ranks))
-    return launch + rounds * hop + size * (links + 1 / memory) + fill * math.sqrt(size)
+    rate, rounds = ring_rate(row["gpu"], ranks), 2 * (ranks - 1)
+    shares = SHARES[row["gpu"]]
+    rings = _rings(rate, ranks) if shares else 0
+    links = rounds / ranks / (shares.get(rings, SHARE) * rate)
+    began = launch + rounds * hop + max(1, rings) * start
+    return began + size * (links + 1 / memory) + fill * math.sqrt(size)
+
+
+def _rings(rate: float, ranks: int) -> int:
+    """Rings of one NVLink with such a bus bandwidth together; 0: a chain."""
+    found = round(rate / NVLINK)
+    return 0 if math.isclose(rate, NVLINK * 2 * (ranks - 1) / ranks) and ranks > 2 else found
