@@ -24,6 +24,7 @@ from dataclasses import dataclass, fields, replace
 from coppice.iteration.machine import Cluster
 from coppice.iteration.recomputation import kinds_of, layers_of, repeated_parts, repeats_routing, sums_of
 from coppice.iteration.sharding import gathering_seconds, replicas_seconds, tensors_of
+from coppice.iteration.state_space import BACKWARD_SCAN, VECTOR_SHARE
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
@@ -75,12 +76,12 @@ class LayerWork:
         tokens = layout.micro_batch * model.seq / layout.context
         own = tokens / tensor
         parts = forward_parts(model, layout, cluster)
-        attention, behind = attention_seconds(model, layout, cluster)
+        behind = attention_seconds(model, layout, cluster)[1] + BACKWARD_SCAN * parts.get("scan", 0.0)
         stalls = stalls_of(layout.gpus, cluster)
-        host = cluster.host_seconds
-        others = sum(parts.values()) - attention
-        forward = max((others + attention) * stalls, host)
-        backward = max((2 * others + behind) * stalls, 2 * host)
+        host = cluster.host_seconds * model.sums / 2
+        products = sum(parts.values()) - parts["attention"] - parts.get("scan", 0.0)
+        forward = max(sum(parts.values()) * stalls, host)
+        backward = max((2 * products + behind) * stalls, 2 * host)
         if layout.recompute is Recompute.FULL:
             again = forward
         else:
@@ -112,28 +113,47 @@ def forward_parts(model: Transformer, layout: Layout, cluster: Cluster) -> dict[
     own = tokens / tensor
     split = own if layout.sequence_parallel else tokens
     wide = model.mlp_matrices - 1
+    attends, dense = model.share("*"), model.share("-")
     values = {
-        "norms": framework.norm_passes * model.hidden * split,
-        "rotation": framework.attention_passes * own * (model.query_width + model.key_value_width),
-        "latent_norms": framework.attention_passes * split * model.latent_width,
+        "norms": framework.norm_passes * model.hidden * split * model.sums / 2,
+        "rotation": framework.attention_passes * own * attends * (model.query_width + model.key_value_width),
+        "latent_norms": framework.attention_passes * split * attends * model.latent_width,
     }
     if model.experts:
         routed = model.routed_share * (model.expert_ffn or model.ffn)
         values["shared_activation"] = framework.activation_passes * own * model.shared_ffn * wide
         values["routed_activation"] = framework.activation_passes * own * routed * wide
         values["permutation"] = ROUTED_PASSES * own * model.hidden * model.routed_share
-    else:
+    elif dense:
         values["activation"] = framework.activation_passes * own * model.ffn * wide
+    if model.share("M"):
+        # Convolved values are read and written, and so are gates and results for the norm behind the scan.
+        values["convolution"] = own * (2 * model.state_space.convolved + 3 * model.state_space.inner)
     parts = {name: passed * _HALF / cluster.memory_rate for name, passed in values.items()}
     parts |= layer_products(model, tokens, tensor, cluster)
     if model.experts:
         parts["routed"] = _routed_seconds(model, layout, cluster, tokens)
+    if model.share("M"):
+        parts["scan"] = scan_seconds(model, own, cluster)
     parts["attention"] = attention_seconds(model, layout, cluster)[0]
     return parts
 
 
+def scan_seconds(model: Transformer, tokens: float, cluster: Cluster) -> float:
+    """Forward time of the scan of a state-space layer, of a tensor-parallel rank's share of so many tokens.
+
+    Mamba-2 multiplies matrices, in Triton; Mamba scans outside of tensor cores.
+    """
+    layer = model.state_space
+    share = VECTOR_SHARE if layer.rank else cluster.calibration.attention_share.get("triton", 0.3)
+    flops = cluster.device.flops * cluster.clock_share * share
+    return tokens * (layer.scan_flops / flops + layer.scan_bytes / cluster.memory_rate)
+
+
 def attention_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[float, float]:
     """Forward and backward time of attention itself in a layer, where all are alike."""
+    if not model.share("*"):
+        return 0.0, 0.0
     # Kernels that keep scores on the chip skip what a window hides; others compute it.
     seen = model.seen_tokens if layout.fused_attention else model.seq
     wide = model.query_width + model.context_width
@@ -183,7 +203,14 @@ def layer_products(model: Transformer, tokens: float, tensor: int, cluster: Clus
     """Forward time of the products of :func:`products_seconds`, each with the casts of its operands to 8 bits."""
     made: dict[str, float] = {}
     columns: dict[str, float] = {}
-    if model.kv_rank:
+    if model.share("M"):
+        for name, (n, k) in model.state_space.products.items():
+            inner = k if name in ("state_in", "state_steps") else k / tensor
+            own = n if inner < k else n / tensor
+            made[name] = cluster.product_seconds(tokens, own, inner)
+            columns[name] = n
+    attends = model.share("*") > 0
+    if attends and model.kv_rank:
         heads = model.query_width - model.heads * model.rope_width + model.context_width
         down = model.latent_width if model.query_rank else model.latent_width + model.query_width / tensor
         made["latent"] = cluster.product_seconds(tokens, down, model.hidden)
@@ -193,13 +220,15 @@ def layer_products(model: Transformer, tokens: float, tensor: int, cluster: Clus
             columns["query_up"] = model.query_width
         made["key_value_up"] = cluster.product_seconds(tokens, heads / tensor, model.kv_rank)
         columns["key_value_up"] = heads
-    else:
+    elif attends:
         queries = model.query_width + model.key_value_width
         made["queries"] = cluster.product_seconds(tokens, queries / tensor, model.hidden)
         columns["queries"] = queries
-    made["output"] = cluster.product_seconds(tokens, model.hidden, model.context_width / tensor)
-    columns["output"] = model.hidden
-    ffn, wide = model.shared_ffn if model.experts else model.ffn, model.mlp_matrices - 1
+    if attends:
+        made["output"] = cluster.product_seconds(tokens, model.hidden, model.context_width / tensor)
+        columns["output"] = model.hidden
+    ffn = model.shared_ffn if model.experts else model.ffn * bool(model.share("-"))
+    wide = model.mlp_matrices - 1
     if model.experts:
         made["router"] = cluster.product_seconds(tokens / tensor, model.experts, model.hidden, precision=1.0)
     if ffn:
@@ -271,7 +300,7 @@ def context_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> tup
     attention to the block before is computed (Liu et al., arXiv 2310.01889), sequences split so that each rank has as
     many scores, and what takes longer than that is waited for.
     """
-    if layout.context == 1:
+    if layout.context == 1 or not model.share("*"):
         return 0.0, 0.0
     size = _HALF * layout.micro_batch * model.seq * model.key_value_width / layout.tensor
     whole = cluster.ring_seconds(size, layout.context, layout.tensor, rounds=1)

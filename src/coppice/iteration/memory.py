@@ -152,16 +152,20 @@ def layer_bytes(model: Transformer, layout: Layout, framework: Framework = MEGAT
     if layout.recompute is Recompute.FULL:
         return 2 * tokens * model.hidden / split
     # Queries, the context, keys and values; then the results of the matrices of the MLP, as 16-bit values each.
-    inner = 2 * (model.query_width + model.context_width + model.key_value_width)
-    inner += 2 * model.mlp_matrices * model.mlp_width
+    attends, states = model.share("*"), model.share("M")
+    inner = 2 * (model.query_width + model.context_width + model.key_value_width) * attends
+    inner += 2 * model.mlp_matrices * model.mlp_width + 2 * model.state_space.kept * states
     # What goes to experts and what comes back.
     inner += 4 * model.hidden * model.routed_share * model.expert_layers / model.layers
-    norms, latent = framework.kept_norm_bytes * model.hidden, 2 * model.latent_width
-    scores = 0.0 if layout.fused_attention else framework.score_bytes * model.heads * model.seq
+    norms, latent = (
+        framework.kept_norm_bytes * model.hidden * model.sums / 2,
+        2 * model.latent_width * attends,
+    )
+    scores = 0.0 if layout.fused_attention else framework.score_bytes * model.heads * model.seq * attends
     if layout.recompute is Recompute.OPERATORS:
-        norms, kept = _kept_by_operators(model)
+        kept = _kept_by_operators(model)
         inner, latent, scores = min(inner, kept), latent / 2, 0.0
-        norms = min(framework.kept_norm_bytes * model.hidden, norms)
+        norms = min(norms, (2 + 2 * model.sums) * model.hidden)
     elif layout.recompute is Recompute.SELECTIVE:
         dropped = dropped_bytes(model, layout, framework)
         norms -= dropped["norms"] * model.hidden
@@ -170,20 +174,21 @@ def layer_bytes(model: Transformer, layout: Layout, framework: Framework = MEGAT
     return tokens * ((norms + latent) / split + (framework.kept_share * inner + scores) / layout.tensor)
 
 
-def _kept_by_operators(model: Transformer) -> tuple[float, float]:
-    """Bytes that recomputation of operators keeps for each token, of the width of the model, and of operands.
+def _kept_by_operators(model: Transformer) -> float:
+    """Bytes of operands that recomputation of operators keeps for each token.
 
-    Those are the input of the layer and what its sums and every second product leave, with the context of attention.
+    Beside those it keeps the input of the layer and what its sums leave, of the width of the model: results of every
+    second product, and the context of attention.
     """
-    mixed = model.expert_layers / model.layers
-    first = model.ffn * (1 - mixed) + model.shared_ffn * mixed
     keys = (model.kv_heads or model.heads) / model.heads
-    inner = (
-        model.query_width + model.context_width + (0 if model.kv_rank else model.context_width * keys) + first
+    attention = model.query_width + model.context_width + (0 if model.kv_rank else model.context_width * keys)
+    inner = model.share("*") * attention + model.share("-") * model.ffn + model.share("E") * model.shared_ffn
+    products = model.state_space.products
+    inner += model.share("M") * sum(
+        n for name, (n, _) in products.items() if name in ("state_in", "state_steps")
     )
     # What went to experts and came back is not exchanged again.
-    routed = 4 * model.hidden * model.routed_share * mixed
-    return 6.0 * model.hidden, 2 * inner + routed
+    return 2 * inner + 4 * model.hidden * model.routed_share * model.share("E")
 
 
 def _memory_of_layers(model: LayeredModel, layout: Layout) -> Memory:

@@ -186,6 +186,37 @@ MODELS = {
     "qwen3-235b-a22b": _qwen(94, 4096, 64, 1536),
     "gpt-oss-20b": _gpt_oss(24, 32),
     "gpt-oss-120b": _gpt_oss(36, 128),
+    "nemotron-h-8b": Transformer(
+        layers=52,
+        hidden=4096,
+        heads=32,
+        kv_heads=8,
+        ffn=21504,
+        seq=8192,
+        vocab=131072,
+        tied=False,
+        extra_parameters=4096,
+        pattern="M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M*-M-M-M-M-M-",
+        state_width=128,
+        state_heads=128,
+        state_head_width=64,
+        state_groups=8,
+    ),
+    "jamba-52b": _llama(
+        64,
+        4096,
+        32,
+        14336,
+        seq=4096,
+        vocab=65536,
+        experts=16,
+        experts_per_token=2,
+        pattern="M-MEM-ME*-MEM-ME",
+        state_width=16,
+        state_heads=8192,
+        state_head_width=1,
+        step_rank=256,
+    ),
     "switch-base-128": _switch(12, 768, 12, 3072, 128),
     "switch-large-128": _switch(24, 1024, 16, 4096, 128),
     "bert-base": _bert(12, 768, 12),
@@ -197,7 +228,8 @@ MODELS = {
 """Sizes of GPT-2 (Radford et al., 2019), Megatron-LM (Narayanan et al., SC 2021; Korthikanti et al., MLSys 2023),
 Llama 2 and 3 (Touvron et al., arXiv 2307.09288; Dubey et al., arXiv 2407.21783), Mixtral (Jiang et al., arXiv
 2401.04088), DeepSeekMoE (Dai et al., arXiv 2401.06066), DeepSeek-V2 and V3 (arXiv 2405.04434, 2412.19437), Qwen3
-(arXiv 2505.09388), gpt-oss (arXiv 2508.10925), decoders like Switch Transformers (Fedus et al., JMLR 2022),
+(arXiv 2505.09388), gpt-oss (arXiv 2508.10925), Nemotron-H (arXiv 2504.03624), Jamba
+(arXiv 2403.19887; a layer of it is two here), decoders like Switch Transformers (Fedus et al., JMLR 2022),
 BERT (Devlin et al., NAACL 2019), and ViT (Dosovitskiy et al., ICLR 2021)."""
 
 

@@ -110,7 +110,8 @@ def repeated_parts(model: Transformer, layout: Layout, framework: Framework) -> 
     if layout.recompute is Recompute.OPERATORS:
         again = _every_second(model)
         passes = ("norms", "latent_norms", "rotation", "activation", "routed_activation", "shared_activation")
-        again |= dict.fromkeys((*passes, "routed", "permutation"), 1.0)
+        # The scan is no operator that is kept.
+        again |= dict.fromkeys((*passes, "routed", "permutation", "convolution", "scan"), 1.0)
         return again
     if layout.recompute is not Recompute.SELECTIVE:
         return {}
@@ -118,7 +119,7 @@ def repeated_parts(model: Transformer, layout: Layout, framework: Framework) -> 
         # What attention computes that keeps its scores on the chip is not kept in any case.
         return {} if layout.fused_attention else {"attention": 1.0}
     shared = ("up", "down", "shared_activation") if model.experts else ()
-    dense = () if model.experts else ("up", "down", "activation")
+    dense = () if model.experts or not model.share("-") else ("up", "down", "activation")
     parts = {
         "core_attn": ("attention",),
         "mlp": dense,
@@ -141,20 +142,25 @@ def product_order(model: Transformer) -> list[tuple[str, float]]:
         >>> [part for part, _ in product_order(model)]
         ['queries', 'queries', 'queries', 'output', 'up', 'up', 'down']
     """
-    if model.kv_rank:
+    found: list[tuple[str, float]] = []
+    if model.share("M"):
+        found = [(name, 1.0) for name in model.state_space.products]
+    attends = model.share("*") > 0
+    if attends and model.kv_rank:
         queries = model.query_rank or model.query_width
         keys = model.kv_rank + model.rope_width
-        found = [("latent", queries / (queries + keys))]
+        found.append(("latent", queries / (queries + keys)))
         found += [("query_up", 1.0)] if model.query_rank else []
         found += [("latent", keys / (queries + keys)), ("key_value_up", 1.0)]
-    else:
+    elif attends:
         grouped = (model.kv_heads or model.heads) / model.heads
         widths = (model.query_width, model.query_width * grouped, model.context_width * grouped)
-        found = [("queries", width / sum(widths)) for width in widths]
-    found.append(("output", 1.0))
+        found += [("queries", width / sum(widths)) for width in widths]
+    if attends:
+        found.append(("output", 1.0))
     if model.experts:
         found.append(("router", 1.0))
-    if (model.shared_ffn if model.experts else model.ffn) > 0:
+    if (model.shared_ffn if model.experts else model.share("-")) > 0:
         wide = model.mlp_matrices - 1
         found += [("up", 1 / wide)] * wide + [("down", 1.0)]
     return found
@@ -176,17 +182,18 @@ def repeated_sums(model: Transformer, layout: Layout) -> tuple[str, ...]:
     split = layout.sequence_parallel
     whole = ("all_gather", "reduce_scatter") if split else ("all_reduce",)
     if layout.recompute is Recompute.FULL:
-        return 2 * whole
+        return model.sums * whole
     if layout.recompute is Recompute.OPERATORS:
-        return ("all_gather", "all_gather") if split else ("all_reduce",)
-    module = "moe" if model.experts else "mlp"
+        # Without sequence parallelism that behind attention is repeated; what ends a layer is not needed.
+        return model.sums * ("all_gather",) if split else (model.sums - 1) * whole
+    module = "moe" if model.experts else "mlp" if model.share("-") else ""
     return whole if module in layout.recompute_modules else ()
 
 
 def sums_of(model: Transformer, layout: Layout) -> float:
     """Sums over tensor-parallel ranks of the passes over a layer; a gather or scatter alone counts half."""
     again = repeated_sums(model, layout)
-    return 4 + sum(1.0 if each == "all_reduce" else 0.5 for each in again)
+    return 2 * model.sums + sum(1.0 if each == "all_reduce" else 0.5 for each in again)
 
 
 def repeats_routing(layout: Layout) -> bool:
@@ -206,14 +213,14 @@ def dropped_bytes(model: Transformer, layout: Layout, framework: Framework) -> M
     if layout.recompute is Recompute.SELECTIVE and (not modules or "core_attn" in modules):
         found["scores"] = 1.0
     if "layernorm" in modules:
-        found["norms"] = min(_NORMS_KEPT, max(0.0, framework.kept_norm_bytes - 2))
+        found["norms"] = min(_NORMS_KEPT, max(0.0, framework.kept_norm_bytes - 2)) * model.sums / 2
     if "mla_up_proj" in modules and model.kv_rank:
-        found["inner"] += 2 * (model.query_width + model.key_value_width)
+        found["inner"] += 2 * model.share("*") * (model.query_width + model.key_value_width)
     if model.experts and "moe" in modules:
         found["inner"] += matrices * (routed + model.shared_ffn) + 4 * model.hidden * model.routed_share
     elif model.experts:
         found["inner"] += 2 * routed * ("moe_act" in modules)
         found["inner"] += matrices * model.shared_ffn * ("shared_experts" in modules)
     elif "mlp" in modules:
-        found["inner"] += matrices * model.ffn
+        found["inner"] += matrices * model.ffn * model.share("-")
     return found

@@ -8,8 +8,11 @@ from enum import StrEnum
 from functools import cache, lru_cache
 
 from coppice.errors import InputError
+from coppice.iteration.state_space import StateSpace
 from coppice.text import suggestion
 
+KINDS = ("M", "*", "-", "E")
+"""Kinds of layers of a pattern, as Megatron-LM's `--hybrid-override-pattern` writes them, and mixtures."""
 _COUNTS = (
     *("tensor", "pipeline", "data", "context", "expert", "chunks", "micro_batch", "global_batch"),
     "recompute_every",
@@ -112,6 +115,14 @@ class Transformer:
     # Slots of all experts over the tokens sent to them, padded up and cut off there; 0: as many slots as
     # tokens
     capacity_factor: float = 0.0
+    # Kinds of layers, over and over: `M` state space (Mamba), `*` attention, `-` MLP, `E` mixture; each is one of these
+    # alone. Empty: every layer is attention and an MLP or mixture
+    pattern: str = ""
+    state_width: int = 0  # Values of the state of an inner value of state-space layers
+    state_heads: int = 0  # Their heads
+    state_head_width: int = 0  # Width of these
+    state_groups: int = 1  # Groups of heads that share inputs and outputs of the state
+    step_rank: int = 0  # Rank of the matrix that steps are made with (Mamba); 0: Mamba-2
 
     def __post_init__(self) -> None:
         least = dict.fromkeys(("layers", "hidden", "heads", "ffn", "seq", "vocab"), 1)
@@ -122,6 +133,8 @@ class Transformer:
         least |= dict.fromkeys(("expert_ffn", "shared_ffn", "first_dense", "capacity_factor"), 0)
         least |= dict.fromkeys(("value_width", "kv_rank", "query_rank", "rope_width"), 0)
         least |= dict.fromkeys(("window", "full_every", "mtp_layers"), 0)
+        least |= dict.fromkeys(("state_width", "state_heads", "state_head_width", "step_rank"), 0)
+        least["state_groups"] = 1
         for name, low in least.items():
             if getattr(self, name) < low:
                 raise InputError(f"expected `{name}` of {low} or more, found {getattr(self, name)}.")
@@ -153,11 +166,72 @@ class Transformer:
             raise InputError(
                 f"expected `experts_per_token` of at most {self.experts} experts, found {self.experts_per_token}."
             )
+        self._check_pattern()
         if self.experts and self.expert_layers < 1:
             raise InputError(
                 f"expected a layer with experts, found none of {self.layers}: lower `expert_every` "
                 f"({self.expert_every}) or `first_dense` ({self.first_dense})."
             )
+
+    def _check_pattern(self) -> None:
+        """Check the kinds of layers."""
+        states = ("state_width", "state_heads", "state_head_width")
+        given = [name for name in (*states, "step_rank") if getattr(self, name)]
+        if not self.pattern:
+            if given:
+                raise InputError(
+                    f"expected a `pattern` with state-space layers (M) beside `{given[0]}`, found none: give it, or "
+                    f"leave {given[0]} out."
+                )
+            return
+        wrong = next((each for each in self.pattern if each not in KINDS), "")
+        if wrong:
+            raise InputError(
+                f"expected a `pattern` of {' '.join(KINDS)}, found {wrong!r} in {self.pattern!r}."
+            )
+        if "M" in self.pattern and (missing := [name for name in states if not getattr(self, name)]):
+            raise InputError(f"expected `{missing[0]}` of state-space layers (M), found none: give it.")
+        if self.state_heads % self.state_groups:
+            raise InputError(
+                f"expected `state_groups` that divides {self.state_heads} heads, found {self.state_groups}."
+            )
+        if ("E" in self.pattern) != (self.experts > 0):
+            raise InputError(
+                f"expected experts where `pattern` has mixtures (E), found {self.experts} with {self.pattern!r}: "
+                "change one."
+            )
+        others = {"expert_every": 1, "first_dense": 0, "full_every": 0, "mtp_layers": 0, "biases": False}
+        for name, usual in others.items():
+            if getattr(self, name) != usual:
+                raise InputError(
+                    f"expected no `{name}` beside a `pattern`, which has the kinds of all layers, found "
+                    f"{getattr(self, name)}: leave it out."
+                )
+
+    def share(self, kind: str) -> float:
+        """Share of the layers that have a kind of part."""
+        if not self.pattern:
+            mixed = self.expert_layers / self.layers
+            return {"*": 1.0, "-": 1 - mixed, "E": mixed}.get(kind, 0.0)
+        whole, rest = divmod(self.layers, len(self.pattern))
+        return (whole * self.pattern.count(kind) + self.pattern[:rest].count(kind)) / self.layers
+
+    @property
+    def sums(self) -> int:
+        """Sums over tensor-parallel ranks of a pass over a layer: one behind attention, one behind the MLP."""
+        return 1 if self.pattern else 2
+
+    @property
+    def state_space(self) -> StateSpace:
+        """Its state-space layers."""
+        return StateSpace(
+            hidden=self.hidden,
+            heads=self.state_heads,
+            head_width=self.state_head_width,
+            groups=self.state_groups,
+            state=self.state_width,
+            rank=self.step_rank,
+        )
 
     @property
     def sample(self) -> str:
@@ -192,6 +266,8 @@ class Transformer:
     @property
     def expert_layers(self) -> int:
         """Number of layers with experts."""
+        if self.pattern:
+            return round(self.layers * self.share("E"))
         return (self.layers - self.first_dense) // self.expert_every if self.experts else 0
 
     @property
@@ -221,9 +297,10 @@ class Transformer:
     @property
     def layer_parameters(self) -> float:
         """Weights used per token in a layer, averaged where only some have experts."""
-        mixed = self.expert_layers / self.layers
         routed = self.experts_per_token * self.expert_parameters + self.shared_parameters
-        return self.attention_parameters + (1 - mixed) * self.mlp_parameters + mixed * routed
+        found = self.share("*") * self.attention_parameters + self.share("-") * self.mlp_parameters
+        found += self.share("M") * self.state_space.parameters
+        return found + self.share("E") * routed
 
     @property
     def routed_parameters(self) -> float:
@@ -235,11 +312,30 @@ class Transformer:
         if self.full_every:
             whole = (layer + 1) % self.full_every == 0
             return replace(self, window=0 if whole else self.window, full_every=0).of_layer(layer)
+        if self.pattern:
+            kind = self.pattern[layer % len(self.pattern)]
+            found = replace(self, pattern=kind) if kind == "E" else self._without_experts(pattern=kind)
+            if kind == "M":
+                return found
+            return replace(
+                found, state_width=0, state_heads=0, state_head_width=0, state_groups=1, step_rank=0
+            )
         # The last of every `expert_every` layers has the experts.
         mixed = layer >= self.first_dense and not (layer - self.first_dense + 1) % self.expert_every
         if self.experts and mixed:
             return replace(self, expert_every=1, first_dense=0)
-        return replace(self, experts=0, experts_per_token=1, shared_ffn=0, first_dense=0, capacity_factor=0.0)
+        return self._without_experts()
+
+    def _without_experts(self, pattern: str = "") -> Transformer:
+        return replace(
+            self,
+            experts=0,
+            experts_per_token=1,
+            shared_ffn=0,
+            first_dense=0,
+            capacity_factor=0.0,
+            pattern=pattern,
+        )
 
     @property
     def routed_share(self) -> float:
@@ -249,10 +345,7 @@ class Transformer:
     @property
     def mlp_width(self) -> float:
         """MLP width per token, averaged over layers; padded slots count."""
-        if not self.experts:
-            return self.ffn
-        mixed = self.expert_layers / self.layers
-        return (1 - mixed) * self.ffn + mixed * (
+        return self.share("-") * self.ffn + self.share("E") * (
             self.routed_share * (self.expert_ffn or self.ffn) + self.shared_ffn
         )
 
@@ -264,7 +357,9 @@ class Transformer:
 
     @property
     def small_parameters(self) -> float:
-        """Weights of a layer outside of matrices: two norms, and biases."""
+        """Weights of a layer outside of matrices: two norms, and biases; on average."""
+        if self.pattern:
+            return self.hidden + self.share("M") * self.state_space.small_parameters
         if not self.biases:
             return 2 * self.hidden + self.query_rank + self.kv_rank
         wide = (self.mlp_matrices - 1) * self.ffn + self.hidden
@@ -305,8 +400,9 @@ class Transformer:
 
     def layer_flops(self, tokens: float) -> float:
         """FLOPs of the forward pass of a layer, where all are alike."""
-        attention = 2 * tokens * self.seen_tokens * (self.query_width + self.context_width)
-        return 2 * tokens * self.layer_parameters + attention
+        attention = 2 * tokens * self.seen_tokens * (self.query_width + self.context_width) * self.share("*")
+        scan = tokens * self.state_space.scan_flops * self.share("M")
+        return 2 * tokens * self.layer_parameters + attention + scan
 
 
 @lru_cache(maxsize=64)

@@ -67,8 +67,14 @@ def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, w
                     f"{getattr(layout, name)}: leave it out."
                 )
         return
+    if model.share("M") and layout.context > 1:
+        raise InputError(
+            f"expected cp 1 with state-space layers, whose states run along the sequence, found {layout.context}: "
+            "take tp."
+        )
     for what, whole, degree, parts in (
         ("tp", model.heads, "heads", layout.tensor),
+        ("tp", model.state_heads, "heads of state-space layers", layout.tensor),
         ("tp", model.ffn, "columns of the MLP", layout.tensor),
         ("cp", model.seq, "tokens", layout.context),
         ("ep", model.experts, "experts", layout.expert),

@@ -71,6 +71,34 @@ class ModelTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_
         | None
     ) = None
 
+    pattern: (
+        Annotated[
+            str,
+            Meta(
+                description="kinds of layers, over and over: M state space (Mamba), * attention, - MLP, E mixture; "
+                "empty: each is attention and an MLP"
+            ),
+        ]
+        | None
+    ) = None
+    state_width: (
+        Annotated[_Size, Meta(description="state-space layers: values of the state of an inner value")] | None
+    ) = None
+    state_heads: Annotated[_Size, Meta(description="state-space layers: heads")] | None = None
+    state_head_width: Annotated[_Size, Meta(description="state-space layers: width of a head")] | None = None
+    state_groups: (
+        Annotated[
+            _Count, Meta(description="state-space layers: groups of heads that share what steers the state")
+        ]
+        | None
+    ) = None
+    step_rank: (
+        Annotated[
+            _Size, Meta(description="state-space layers: rank of the matrix of steps (Mamba); 0: Mamba-2")
+        ]
+        | None
+    ) = None
+
 
 class BoxesTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit_defaults=True):
     """Boxes of one kind in a cluster of several."""

@@ -145,7 +145,7 @@ def _tensor(model: Transformer, layout: Layout, cluster: Cluster, tokens: float)
     whole = cluster.sum_seconds(size, layout.tensor, split=layout.sequence_parallel)
     loads = _loads(cluster, size, layout.tensor, 1, 2, whole)
     kinds = ("all_gather", "reduce_scatter") if layout.sequence_parallel else ("all_reduce",)
-    row = [(when, kind) for when in (FORWARD, BACKWARD) for kind in 2 * kinds]
+    row = [(when, kind) for when in (FORWARD, BACKWARD) for kind in model.sums * kinds]
     row += [(RECOMPUTE, kind) for kind in repeated_sums(model, layout)]
     return [
         GroupExchange(

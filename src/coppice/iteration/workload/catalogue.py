@@ -43,11 +43,12 @@ class ModelLayer:
     """A layer, per sample."""
 
     name: str  # Its name
-    kind: str  # `attention`, `mlp`, `experts`, `embedding`, `head`, `convolution`, `tables` or `interaction`
+    kind: str  # `attention`, `mlp`, `experts`, `states`, `embedding`, `head`, `convolution`, `tables`, `interaction`
     # Its matrix products; a convolution is one (its patches times its kernels)
     products: tuple[MatrixProduct, ...] = ()
     attention: float = 0.0  # Operations of scores and context of attention
     attention_shape: tuple[float, float] = (1, 1)  # Heads and tokens of them
+    other_flops: float = 0.0  # Operations that take no longer than the bytes that they pass over
     passed_bytes: float = 0.0  # Bytes that passes over activations beside products read and write, forward
     activation_bytes: float = 0.0  # Bytes that the backward pass needs
     parameters: float = 0.0  # Weights
@@ -58,7 +59,7 @@ class ModelLayer:
     @property
     def flops(self) -> float:
         """FLOPs of the forward pass, two per multiply-add."""
-        return sum(each.flops for each in self.products) + self.attention
+        return sum(each.flops for each in self.products) + self.attention + self.other_flops
 
 
 @dataclass(frozen=True, kw_only=True)

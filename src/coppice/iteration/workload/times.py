@@ -54,15 +54,19 @@ def transformer_row(model: Transformer, *, fused_attention: bool = True) -> tupl
     ]
     attentions = {
         view: _attention(view, fused=fused_attention)
-        for view in dict.fromkeys(_attention_view(view) for view, _ in layer_kinds(model))
+        for view in dict.fromkeys(_attention_view(view) for view, _ in layer_kinds(model) if view.share("*"))
     }
     dense, mixture = _mlp(model), _experts(model) if model.experts else None
 
     def append_layer(view: Transformer, name: str) -> None:
-        row.append(_named(attentions[_attention_view(view)], f"{name}.attention"))
+        if view.share("M"):
+            row.append(_named(_state_space(view), f"{name}.states"))
+            return
+        if view.share("*"):
+            row.append(_named(attentions[_attention_view(view)], f"{name}.attention"))
         if mixture is not None and view.experts:
             row.append(_named(mixture, f"{name}.experts"))
-        else:
+        elif view.share("-"):
             row.append(_named(dense, f"{name}.mlp"))
 
     for layer in range(model.layers):
@@ -95,7 +99,7 @@ def transformer_row(model: Transformer, *, fused_attention: bool = True) -> tupl
 
 def _attention_view(view: Transformer) -> Transformer:
     """A model of such layers, as far as attention tells them apart."""
-    return replace(view, experts=0, experts_per_token=1)
+    return replace(view, experts=0, experts_per_token=1, pattern="*" if view.pattern else "")
 
 
 def _named(layer: ModelLayer, name: str) -> ModelLayer:
@@ -134,6 +138,21 @@ def _attention(model: Transformer, *, fused: bool) -> ModelLayer:
         activation_bytes=seq * (5 * model.hidden + _HALF * (queries + context + pair + model.latent_width))
         + scores,
         parameters=model.attention_parameters + _small(model)[0],
+    )
+
+
+def _state_space(model: Transformer) -> ModelLayer:
+    """Norm, projections, convolution and scan, which takes as long as what it reads and writes."""
+    seq, layer = model.seq, model.state_space
+    passed = _HALF * (5 * model.hidden + 2 * layer.convolved + 3 * layer.inner) + layer.scan_bytes
+    return ModelLayer(
+        name="",
+        kind="states",
+        products=tuple(MatrixProduct(rows=seq, n=n, k=k) for n, k in layer.products.values()),
+        other_flops=seq * (layer.scan_flops + 2 * layer.convolution),
+        passed_bytes=seq * passed,
+        activation_bytes=seq * (5 * model.hidden + _HALF * layer.kept),
+        parameters=layer.parameters + layer.small_parameters + model.hidden,
     )
 
 
