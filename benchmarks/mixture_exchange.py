@@ -53,8 +53,8 @@ def rank_main(network: str, rounds: int) -> None:
     import torch
     import torch.distributed as dist
 
-    from coppice.training.torch.mixture.exchanges import DirectExchanges
-    from coppice.training.torch.mixture.skewed import PlannedExchange
+    from coppice.training.torch.whole.mixture.exchanges import DirectExchanges
+    from coppice.training.torch.whole.mixture.skewed import PlannedExchange
 
     torch.set_num_threads(1)
     dist.init_process_group("gloo")

@@ -196,6 +196,24 @@ def inside() -> list[str]:
                 if file.name != "__init__.py":
                     named = f"{room}/{folder}/{file.name}"
                     lines.append(f"| `{named}` | {' '.join(words.split()).replace('|', chr(92) + '|')} |")
+    return [*lines, "", *opposite()]
+
+
+def opposite() -> list[str]:
+    """Policies that PyTorch runs otherwise than others of their kind."""
+    decided, done = SOURCE / "iteration" / "policies", SOURCE / "training" / "torch"
+    lines = [
+        "What a policy decides is in `iteration/policies/KIND/NAME.py`, and how PyTorch does it in",
+        "`training/torch/KIND/NAME.py`, where it needs more than what runs all of its kind:",
+        "`data_parallel/schedule.py`, `pipelined/training.py`, `tensor/passes.py` and `whole/schedule.py`.",
+        "",
+        "| kind | files of one name, in both places |",
+        "|---|---|",
+    ]
+    for folder in sorted(each.name for each in decided.iterdir() if (each / "__init__.py").is_file()):
+        here, there = ({file.name for file in (room / folder).glob("*.py")} for room in (decided, done))
+        named = sorted(here & there - {"__init__.py"})
+        lines.append(f"| `{folder}` | {', '.join(f'`{each}`' for each in named) or 'none'} |")
     return lines
 
 

@@ -179,8 +179,8 @@ def test_packages_say_what_they_hold(path: Path) -> None:
 LAUNCHER = "coppice.training.torch.core.launcher"
 """The only module of the training room that may start a thread that launches work."""
 SERVE_SOCKETS = {
-    "coppice.training.torch.servers.client",
-    "coppice.training.torch.servers.server",
+    "coppice.training.torch.data_parallel.client",
+    "coppice.training.torch.data_parallel.server",
     "coppice.training.torch.tensor.triggered_memory",
 }
 """Others of it that start threads: these read what comes from other processes."""
@@ -197,6 +197,36 @@ def test_one_module_starts_threads_that_launch() -> None:
             if name in ("Thread", "Timer", "ThreadPoolExecutor", "start_new_thread"):
                 started.add(name_of(path))
     assert started == {LAUNCHER, *SERVE_SOCKETS}
+
+
+def test_training_has_the_folders_and_names_of_policies() -> None:
+    """What a policy decides, and how torch does it, are files of one name: others are none of a policy."""
+    decided, done = SOURCE / "iteration" / "policies", SOURCE / "training" / "torch"
+
+    def folders(above: Path) -> set[str]:
+        return {path.parent.relative_to(above).as_posix() for path in above.rglob("__init__.py")} - {"."}
+
+    assert folders(decided) <= folders(done)
+    assert folders(done) - folders(decided) == {"core", "whole/mixture"}
+    pairs = {
+        path.relative_to(done).as_posix()
+        for path in done.rglob("*.py")
+        if path.name != "__init__.py" and (decided / path.relative_to(done)).is_file()
+    }
+    assert pairs == {
+        *(f"data_parallel/{name}.py" for name in ("gradientflow", "online", "ooo", "poseidon", "tictac")),
+        *(f"tensor/{name}.py" for name in ("decomposition", "degrees", "lynx", "oases", "triggered")),
+        *(f"whole/{name}.py" for name in ("lina", "lina_inference", "steps")),
+    }
+    registered = {policy.__module__.rpartition(".")[2] for policy in policies()}
+    named = {Path(each).stem for each in pairs}
+    assert named - registered == {"degrees", "lina_inference", "online", "steps"}  # what several policies use
+
+
+def policies() -> list[type]:
+    from coppice.iteration.policies.catalogue import POLICIES
+
+    return list(POLICIES.values())
 
 
 def called_in(rooms: tuple[str, ...], names: tuple[str, ...]) -> set[str]:

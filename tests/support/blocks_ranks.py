@@ -25,7 +25,7 @@ from tracked_cases import tracked
 from coppice.errors import CheckError
 from coppice.iteration.policies.tensor.recompute_windows import LayerWindows, stage_graph
 from coppice.training.torch import MegatronBlock, SummedPart, TrackedProduct, tensor_parallel
-from coppice.training.torch.tensor.recompute_blocks import RecordedBlock
+from coppice.training.torch.tensor.lynx import RecordedBlock
 
 WIDTH, HEADS, TOKENS, ROWS = 16, 4, 6, 5
 
@@ -82,7 +82,7 @@ def batch(step: int) -> tuple[torch.Tensor, torch.Tensor]:
 
 def in_turns(layers: nn.Sequential, x: torch.Tensor) -> torch.Tensor:
     """Both halves with stock autograd and synchronous sums, parts in turns: what draws at random does so in order."""
-    from coppice.training.torch.tensor import half_batches_parts as own
+    from coppice.training.torch.tensor import parts as own
 
     parts = [part for block in own.parts_of(layers) for part in block]
     entered = list(x.tensor_split([(len(x) + 1) // 2]))

@@ -8,7 +8,7 @@ import torch
 import torch.distributed as dist
 from torch import nn
 
-from coppice.training.torch.chunked.sections import TensorParallelModule
+from coppice.training.torch.whole.sections import TensorParallelModule
 
 WIDTH, HEADS, WORDS, LENGTH = 16, 4, 13, 6
 

@@ -28,12 +28,12 @@ from coppice.iteration.policies.whole.operations import (
     WholePolicy,
 )
 from coppice.topology.presets import preset
-from coppice.training.torch.chunked.execution import collective_graph, execute_plan, network_channels
-from coppice.training.torch.chunked.grids import PhaseGroups
-from coppice.training.torch.chunked.orders import OrderedPlan, agreed_plan, require_agreed
-from coppice.training.torch.chunked.sharded import ShardedWeights
-from coppice.training.torch.chunked.templates import COLLECTIVES, CollectiveBuffers
-from coppice.training.torch.overlap.scheduling import schedule
+from coppice.training.torch.scheduling import schedule
+from coppice.training.torch.whole.execution import collective_graph, execute_plan, network_channels
+from coppice.training.torch.whole.grids import PhaseGroups
+from coppice.training.torch.whole.orders import OrderedPlan, agreed_plan, require_agreed
+from coppice.training.torch.whole.sharded import ShardedWeights
+from coppice.training.torch.whole.templates import COLLECTIVES, CollectiveBuffers
 
 TWO_CHANNELS = {"inside": (1e9, 1e-5), "between": (1e8, 1e-4), "between 1": (1e8, 1e-4)}
 

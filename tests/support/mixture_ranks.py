@@ -31,9 +31,9 @@ from coppice.training.torch import (
     expert_parameter_names,
     schedule,
 )
-from coppice.training.torch.mixture import packing
-from coppice.training.torch.mixture.exchanges import DirectExchanges
-from coppice.training.torch.mixture.network_queue import EXCHANGE
+from coppice.training.torch.whole.mixture import packing
+from coppice.training.torch.whole.mixture.exchanges import DirectExchanges
+from coppice.training.torch.whole.mixture.network_queue import EXCHANGE
 
 STEPS, ROWS, WIDTH = 20, 6, 8
 NETWORK = (1e6, 1e-5)

@@ -30,8 +30,8 @@ from training_pipelines import (
 
 from coppice.errors import CheckError, InputError
 from coppice.training.torch import pipeline
-from coppice.training.torch.pipelines.plan import StageCosts, stage_workload
-from coppice.training.torch.pipelines.training import PipelineTraining
+from coppice.training.torch.pipelined.plan import StageCosts, stage_workload
+from coppice.training.torch.pipelined.training import PipelineTraining
 
 STEPS = 20
 PASSES = ("forward", "backward", "input gradient", "weight gradient")

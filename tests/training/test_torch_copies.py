@@ -17,7 +17,7 @@ from torch.optim.swa_utils import AveragedModel  # noqa: E402
 
 from coppice.errors import InputError  # noqa: E402
 from coppice.training.torch import MixtureOfExperts, TensorParallelModule, pipeline, schedule  # noqa: E402
-from coppice.training.torch.chunked.sharded import ShardedWeights  # noqa: E402
+from coppice.training.torch.whole.sharded import ShardedWeights  # noqa: E402
 
 POLICIES = (
     *("ddp", "serial", "wfbp", "mg-wfbp", "jia", "poseidon", "ooo", "gradientflow"),

@@ -28,9 +28,9 @@ from coppice.iteration.policies.tensor.ring_products import RingProduct
 from coppice.iteration.step.block import GroupExchange
 from coppice.iteration.tasks import TaskGraph
 from coppice.topology.model import Topology
-from coppice.training.torch.tensor.coconet_emitted import emit_program
-from coppice.training.torch.tensor.coconet_regions import SumRegion, sum_regions_of
-from coppice.training.torch.tensor.decomposition_regions import (
+from coppice.training.torch.tensor.coconet.emitted import emit_program
+from coppice.training.torch.tensor.coconet.regions import SumRegion, sum_regions_of
+from coppice.training.torch.tensor.decomposition import (
     TASK,
     GatherRegion,
     ScatterRegion,

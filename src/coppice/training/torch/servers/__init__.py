@@ -1,1 +1,0 @@
-"""Parameter servers: processes that hold, update and send slices of parameters."""
