@@ -2,15 +2,22 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 import coppice
+from coppice import bound
 from coppice.bounds.problem import Problem
-from coppice.comparison import compare
+from coppice.comparison import compare, measurement, planned
+from coppice.comparison.measurement import Bodies, candidates, fastest_value
 from coppice.comparison.planned import plan_for
 from coppice.errors import InputError
+from coppice.schedule.messages import Messages
+from coppice.simulation import simulator
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
+from coppice.simulation.timeline import Timeline
 from coppice.topology.presets import preset
 
 CASES = [
@@ -57,3 +64,98 @@ def test_switches_that_help_are_counted_among_what_is_possible() -> None:
     star = coppice.load("dgx-h100", boxes=1)
     found = plan_for(Problem(star, "all_reduce"), "1K,64M", in_network=True, ring=False)
     assert all(found.gap(size) > -1e-9 for size in found.least)
+
+
+CLUSTERS = [
+    ("dgx-h100", {"boxes": 1}),
+    ("dgx-h100", {"boxes": 2}),
+    ("dgx-a100", {"boxes": 2}),
+    ("dgx-1v", {}),
+    ("mi250", {}),
+    ("star", {"gpus": 12}),
+    ("fat-tree", {"leaves": 3, "gpus_per_leaf": 4}),
+    ("ring", {"gpus": 8}),
+    ("complete", {"gpus": 8}),
+    ("hypercube", {"dimension": 3}),
+    pytest.param("dgx-h100", {"boxes": 4}, marks=pytest.mark.slow),
+]
+
+
+def search_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let plans for sizes try every candidate to the end."""
+    full = measurement.fastest_value
+
+    def unhurried(*given: Any, below_us: float) -> Any:
+        assert below_us > 0
+        return full(*given)
+
+    monkeypatch.setattr(planned, "_alike", lambda bodies: bodies)
+    monkeypatch.setattr(planned, "fastest_value", unhurried)
+
+
+@pytest.mark.parametrize(("name", "more"), CLUSTERS, ids=str)
+@pytest.mark.parametrize("collective", ["all_reduce", "broadcast"])
+def test_what_is_left_out_is_not_faster(
+    name: str, more: dict[str, object], collective: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Candidates that cannot get below the best so far are given up early: the plan is the one of a full search."""
+    problem = Problem(preset(name, **more), collective, root=0 if collective == "broadcast" else None)
+    sizes = (2**14, 2**25)
+    found = [plan_for(problem, size, ring=False).preferred for size in sizes]
+    search_in_full(monkeypatch)
+    for size, short in zip(sizes, found, strict=True):
+        whole = plan_for(problem, size, ring=False).preferred
+        assert short.time_us[size] <= whole.time_us[size] * (1 + 1e-9)
+        assert short.taken.name == whole.taken.name
+
+
+def test_the_search_simulates_a_fifth_of_the_messages(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Trees in many segments and rings in many pieces are what a full search spends its time on."""
+    problem = Problem(preset("dgx-h100", boxes=2), "all_reduce")
+    counted: list[int] = []
+    run = simulator.run
+
+    def counting(messages: Messages, **given: Any) -> Timeline:
+        counted.append(len(messages.src))
+        return run(messages, **given)
+
+    monkeypatch.setattr(simulator, "run", counting)
+    short = plan_for(problem, "16M", ring=False).preferred
+    few = sum(counted)
+    counted.clear()
+    search_in_full(monkeypatch)
+    whole = plan_for(problem, "16M", ring=False).preferred
+    assert short.time_us == whole.time_us
+    assert few < sum(counted) / 5
+
+
+def test_a_time_to_undercut() -> None:
+    """What cannot be reached is given up with a longer time; what can is found as without."""
+    problem = Problem(preset("dgx-h100", boxes=2), "all_reduce")
+    model, size = model_of(None), 2**24
+    for algorithm in ("double-binary-tree", "best-ring", "plink"):
+        (variant, *_) = candidates(problem, [algorithm], order="rank")
+        bodies = Bodies(problem, variant, bound(problem))
+        parameters, time_us = fastest_value(bodies, size, model)
+        assert fastest_value(bodies, size, model, below_us=time_us * 1.001) == (parameters, time_us)
+        for share in (0.99, 0.5, 0.1):
+            _, given_up = fastest_value(bodies, size, model, below_us=time_us * share)
+            assert given_up >= time_us * share
+            body = bodies.body(1)
+            assert fastest(body, size, model=model, below_us=time_us * share).time_us >= time_us * share
+
+
+def test_orders_and_layouts_that_come_to_the_same() -> None:
+    """Trees of boxes are those of the layout that is taken by itself; other radices and algorithms are not alike."""
+    problem = Problem(preset("dgx-h100", boxes=4), "all_reduce")
+
+    def alike(algorithm: str, **parameters: str | int) -> object:
+        variants = candidates(problem, [algorithm], order="rank")
+        (variant,) = (each for each in variants if each.parameters == parameters)
+        return planned._alike(Bodies(problem, variant, bound(problem)))
+
+    assert alike("double-binary-tree") == alike("double-binary-tree", layout="boxes")
+    assert alike("double-binary-tree") != alike("double-binary-tree", layout="flat")
+    assert alike("2d-torus") == alike("two-level", inside="ring")
+    assert alike("2d-torus") != alike("two-level")
+    assert alike("recursive-multiplying", radix=2) != alike("recursive-multiplying", radix=8)

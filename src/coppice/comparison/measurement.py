@@ -11,6 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from functools import lru_cache
 from hashlib import sha256
+from math import inf
 from os import PathLike
 from pathlib import Path
 from typing import Any
@@ -37,7 +38,7 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule, routed
 from coppice.schedule.verification.verify import verify
 from coppice.simulation.models import Model
-from coppice.simulation.simulator import chain_length, fastest
+from coppice.simulation.simulator import chain_length, fastest, further_gain_us
 from coppice.simulation.timeline import Timeline
 from coppice.topology.model import NodeKind
 
@@ -410,16 +411,26 @@ class _Found:
         )
 
 
-def fastest_value(bodies: Bodies, size_bytes: int, model: Model) -> tuple[dict[str, Value], float]:
-    """Parameters with the best value of the doubled one, and their simulated time in microseconds."""
-    found = _best(bodies, size_bytes, model)
+def fastest_value(
+    bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = inf
+) -> tuple[dict[str, Value], float]:
+    """Parameters with the best value of the doubled one, and their simulated time in microseconds.
+
+    Args:
+        below_us: A time to undercut. The search ends where it cannot be, by what doublings gained so far, and the time
+            is then one that takes longer; one that does not is that of the search without it.
+    """
+    found = _best(bodies, size_bytes, model, below_us=below_us)
+    if below_us < inf and _time(found) < below_us:
+        found = _best(bodies, size_bytes, model)
     return found.parameters, _time(found)
 
 
-def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
+def _best(bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = inf) -> _Found:
     """The fastest of the values of the doubled parameter; the smaller one of equals."""
     best: _Found | None = None
     value, idle = 1, 0
+    gain_us = before_us = inf  # what the last doubling gained, and the one before it
     while True:
         try:
             body = bodies.body(value)
@@ -427,21 +438,29 @@ def _best(bodies: Bodies, size_bytes: int, model: Model) -> _Found:
             if best is None:
                 raise
             return best
-        found = _found(body, bodies.parameters(value), size_bytes, model)
+        found = _found(body, bodies.parameters(value), size_bytes, model, below_us)
         idle = 0 if best is None or _time(found) < _time(best) * (1 - WORTH) else idle + 1
+        if best is not None:
+            gain_us, before_us = max(0.0, _time(best) - _time(found)), gain_us
         if best is None or faster(_time(found), _time(best)):
             best = found
         value *= 2
         done = bodies.candidate.doubled is None or idle == PATIENCE or value > MOST_SEGMENTS
-        if done or size_bytes < 2 * model.least_piece_bytes * _chunks(body):
+        hopeless = before_us < inf and _time(best) * _LEAST_SHARE - further_gain_us(gain_us, inf) > below_us
+        if done or hopeless or size_bytes < 2 * model.least_piece_bytes * _chunks(body):
             return best
 
 
-def _found(body: Forest | Schedule, parameters: dict[str, Value], size_bytes: int, model: Model) -> _Found:
+_LEAST_SHARE = 0.95
+"""Of the best time so far, before what further doublings are expected to gain: what they may have left out."""
+
+
+def _found(
+    body: Forest | Schedule, parameters: dict[str, Value], size_bytes: int, model: Model, below_us: float
+) -> _Found:
     """Simulate a schedule in the number of pieces that suits the size."""
-    return _Found(
-        body=body, timeline=fastest(body, size_bytes, model=model, keep_hops=False), parameters=parameters
-    )
+    timeline = fastest(body, size_bytes, model=model, keep_hops=False, below_us=below_us)
+    return _Found(body=body, timeline=timeline, parameters=parameters)
 
 
 def _time(found: _Found) -> float:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from hashlib import sha256
 from typing import Any
 
 import numpy as np
@@ -139,6 +140,7 @@ def _of_the_catalogue(
     """
     plain, known = bound_of(problem), dict(best)
     taken: dict[int, Alternative] = {}
+    seen: set[object] = set()
     ranks = problem.topology.num_ranks
     expected = ranks if problem.collective.rooted else ranks**2
     own = optimal_planner(problem.collective)
@@ -154,13 +156,45 @@ def _of_the_catalogue(
             continue
         if isinstance(body, Schedule):
             budget -= body.num_transfers
+        alike = _alike(bodies)
+        if alike in seen:
+            continue
+        seen.add(alike)
         for size in known:
             if known[size] <= limits[size] or _busy_us(body, size, model) >= known[size]:
                 continue
-            parameters, time_us = fastest_value(bodies, size, model)
+            parameters, time_us = fastest_value(bodies, size, model, below_us=known[size])
             if time_us < known[size] * (1 - 1e-9):
                 known[size], taken[size] = time_us, _alternative(problem, variant, parameters)
     return list({id(each): each for each in taken.values()}.values())
+
+
+def _alike(bodies: Bodies) -> object:
+    """What candidates have in common that carry out the same transfers, with one and with two segments.
+
+    Some orders and layouts come to the same on a topology. Algorithms whose segments are doubled are compared with
+    themselves only.
+    """
+    doubled = bodies.candidate.doubled
+    digest = sha256()
+    for value in (1,) if doubled is None else (1, 2):
+        try:
+            body = bodies.body(value)
+        except InputError:
+            return bodies
+        if not isinstance(body, Schedule):
+            return bodies
+        for name in _CARRIED:
+            column = np.ascontiguousarray(getattr(body, name))
+            digest.update(f"{name} {column.dtype.str} {column.shape}".encode() + column.tobytes())
+    return bodies.candidate.algorithm if doubled else None, digest.digest()
+
+
+_CARRIED = (
+    *("slot_weight", "chunk_slot", "chunk_share", "src", "dst", "chunk", "op", "step"),
+    *("path", "path_start", "path_nodes", "after_start", "after"),
+)
+"""Columns of a schedule that say what is carried out."""
 
 
 def _alternative(problem: Problem, variant: AlgorithmVariant, parameters: Mapping[str, Any]) -> Alternative:

@@ -240,6 +240,7 @@ def fastest(
     most: int = MOST_PIECES,
     keep_hops: bool = True,
     enough_us: float = 0.0,
+    below_us: float = math.inf,
 ) -> Timeline:
     """Timeline of a plan with the fastest of the model's protocols and the best number of sub-chunks.
 
@@ -256,6 +257,8 @@ def fastest(
         most: Most pieces to try.
         keep_hops: As :func:`run`.
         enough_us: The search ends with the first timeline that takes no longer, and leaves out what cannot.
+        below_us: A time to undercut. Protocols and numbers of pieces that cannot are left out, so that a timeline that
+            takes longer may not be the fastest one.
 
     Raises:
         InputError: If columns are malformed, or the size or number of pieces is out of range.
@@ -273,7 +276,8 @@ def fastest(
     cut = {given: whole}
     for profile in sorted(profiles, key=lambda each: _least_us(whole, each, model)):
         if best is not None and (
-            best.time_us <= enough_us or _least_us(whole, profile, model) >= (enough_us or best.time_us)
+            best.time_us <= enough_us
+            or _least_us(whole, profile, model) >= min(enough_us or best.time_us, below_us)
         ):
             continue
 
@@ -294,7 +298,14 @@ def fastest(
         # A second protocol is fastest in about as many pieces as the first one.
         found = attempt(given if best is None else best.pieces)
         if pieces is None and limit > 1 and found.time_us > enough_us:
-            found = _best_pieces(found, attempt, limit, guessed=best is not None, enough_us=enough_us)
+            found = _best_pieces(
+                found,
+                attempt,
+                limit,
+                guessed=best is not None or below_us < math.inf,
+                enough_us=enough_us,
+                below_us=below_us,
+            )
         if best is None or found.time_us < best.time_us:
             best = found
             chosen = attempt
@@ -366,13 +377,19 @@ def _too_many_messages(body: Schedule | Forest) -> bool:
 
 
 def _best_pieces(
-    first: Timeline, attempt: Callable[[int], Timeline], limit: int, *, guessed: bool, enough_us: float
+    first: Timeline,
+    attempt: Callable[[int], Timeline],
+    limit: int,
+    *,
+    guessed: bool,
+    enough_us: float,
+    below_us: float,
 ) -> Timeline:
     """The fastest number of pieces of the powers of two, found from a guess or from what one piece takes.
 
-    With m pieces a plan takes about ``a + b / m + c m``: a step gains half of what the one before it did, or less, and
-    after two that gained g and h about ``5/2 h - g``. So where a time is enough, the search ends where all further
-    steps together, half as much each, and a quarter of the last one for what is not of that form, do not get there.
+    Where a time is enough, or is to be undercut, the search ends where all further steps together do not get there
+    (:func:`further_gain_us`). With a time to undercut it begins with the pieces of ``first``: what cannot get there
+    shows in a few pieces, which are simulated sooner than many.
     """
     highest, middle, best = limit.bit_length() - 1, first.pieces.bit_length() - 1, first
     if not guessed:
@@ -381,22 +398,43 @@ def _best_pieces(
         guess = math.sqrt(waiting / cost) if cost else limit
         middle = min(round(math.log2(max(guess, 1))), highest)
         best = min((first, attempt(2**middle)), key=_worth) if middle else first
-    below_us = math.inf  # what the step to the middle from below it gained
+    below_gain_us = math.inf  # what the step to the middle from below it gained
     for direction in (-1, 1):
-        exponent, gain_us, before_us = middle + direction, below_us, math.inf
+        if below_us < math.inf and best.pieces < 2**middle:
+            break  # fewer pieces are faster, so more are slower
+        exponent, gain_us, before_us = middle + direction, below_gain_us, math.inf
         while (0 if guessed else 1) <= exponent <= highest and best.time_us > enough_us:
-            further_us = 2 * gain_us
-            if before_us < math.inf:
-                further_us = min(further_us, 2 * max(0.0, 2.5 * gain_us - before_us) + gain_us / 4)
-            if enough_us and best.time_us - further_us > enough_us:
+            reached_us = best.time_us - further_gain_us(gain_us, before_us)
+            if (enough_us and reached_us > enough_us) or reached_us > below_us:
                 break
             found = attempt(2**exponent)
             if _worth(found) >= _worth(best):
-                below_us = found.time_us - best.time_us if exponent == middle - 1 else math.inf
+                below_gain_us = found.time_us - best.time_us if exponent == middle - 1 else math.inf
                 break
             before_us, gain_us = gain_us, best.time_us - found.time_us
             best, exponent = found, exponent + direction
     return best
+
+
+def further_gain_us(gain_us: float, before_us: float) -> float:
+    """Most that all further doublings or halvings of a number of pieces together gain, after two that gained so much.
+
+    With m pieces a plan takes about ``a + b / m + c m``: a step gains half of what the one before it did, or less, and
+    after two that gained g and h about ``5/2 h - g``. All further steps together gain half as much each, and a quarter
+    of the last one for what is not of that form.
+
+    Args:
+        gain_us: What the last one gained; infinite: unknown.
+        before_us: What the one before that gained; infinite: unknown.
+
+    Examples:
+        >>> further_gain_us(8.0, math.inf), further_gain_us(8.0, 16.0)
+        (16.0, 10.0)
+    """
+    further_us = 2 * gain_us
+    if before_us < math.inf:
+        further_us = min(further_us, 2 * max(0.0, 2.5 * gain_us - before_us) + gain_us / 4)
+    return further_us
 
 
 def _worth(timeline: Timeline) -> float:
