@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from fractions import Fraction
 from typing import Any
 
 import pytest
@@ -18,6 +19,7 @@ from coppice.simulation import simulator
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
 from coppice.simulation.timeline import Timeline
+from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
 
 CASES = [
@@ -159,3 +161,21 @@ def test_orders_and_layouts_that_come_to_the_same() -> None:
     assert alike("2d-torus") == alike("two-level", inside="ring")
     assert alike("2d-torus") != alike("two-level")
     assert alike("recursive-multiplying", radix=2) != alike("recursive-multiplying", radix=8)
+
+
+def test_links_carry_less_in_more_segments() -> None:
+    """The root of a circulant broadcast sends (S - 1 + ceil(lg P))/S M: what one segment takes rules nothing out."""
+    links = [
+        Link(src=f"gpu{rank}", dst="nvs", gb_per_s=Fraction(rate)) for rank, rate in enumerate((24, 48, 48))
+    ]
+    gpus = [Node(id=f"gpu{rank}") for rank in range(3)]
+    box = Topology.of("box", [*gpus, Node(id="nvs", kind=NodeKind.SWITCH)], links)
+    problem = Problem(box, "broadcast", root=0)
+    (variant,) = candidates(problem, ["circulant"], order="rank")
+    bodies, size, model = Bodies(problem, variant, bound(problem)), 2**22, model_of("alpha-beta")
+    least = planned._least_busy_us(bodies, size, model)
+    for segments in (1, 2, 16, 256):
+        assert planned._busy_us(bodies.body(segments), size, model) >= least * (1 - 1e-9)
+    assert least == pytest.approx(size / 24e3)
+    _, time_us = fastest_value(bodies, size, model_of(None))
+    assert plan_for(problem, size, ring=False).preferred.time_us[size] <= time_us

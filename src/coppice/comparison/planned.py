@@ -161,7 +161,7 @@ def _of_the_catalogue(
             continue
         seen.add(alike)
         for size in known:
-            if known[size] <= limits[size] or _busy_us(body, size, model) >= known[size]:
+            if known[size] <= limits[size] or _least_busy_us(bodies, size, model) >= known[size]:
                 continue
             parameters, time_us = fastest_value(bodies, size, model, below_us=known[size])
             if time_us < known[size] * (1 - 1e-9):
@@ -205,6 +205,21 @@ def _alternative(problem: Problem, variant: AlgorithmVariant, parameters: Mappin
         made=made,
         planner=variant.algorithm,
     )
+
+
+def _least_busy_us(bodies: Bodies, size_bytes: int, model: Model) -> float:
+    """Time for which the busiest link carries data, in the number of segments where that is least.
+
+    A pipeline fills and drains with segments, so what a link carries with S of them is about ``a + b / S``.
+    """
+    one = _busy_us(bodies.body(1), size_bytes, model)
+    if bodies.candidate.doubled is None:
+        return one
+    try:
+        two = _busy_us(bodies.body(2), size_bytes, model)
+    except InputError:
+        return one
+    return min(one, two, 2 * two - one)
 
 
 def _busy_us(body: Forest | Schedule, size_bytes: int, model: Model) -> float:
