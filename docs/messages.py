@@ -10,6 +10,7 @@ import ast
 import pkgutil
 import re
 from collections.abc import Iterator
+from functools import cache
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -75,21 +76,37 @@ def page_of(path: Path) -> str:
 
 def messages(path: Path) -> Iterator[str]:
     """The messages of a file, in order."""
-    for function in ast.walk(ast.parse(path.read_text())):
-        if not isinstance(function, ast.FunctionDef):
-            continue
+    for statements in _functions(ast.parse(path.read_text())):
         named = {
             target.id: node.value
-            for node in ast.walk(function)
+            for node in statements
             if isinstance(node, ast.Assign)
             for target in node.targets
             if isinstance(target, ast.Name)
         }
-        for node in ast.walk(function):
+        for node in statements:
             for said in _said(node):
                 text = _template(named.get(said.id, said) if isinstance(said, ast.Name) else said)
                 if len(re.findall(r"\w+", text)) > 2:
                     yield text
+
+
+def _functions(tree: ast.AST) -> list[list[ast.AST]]:
+    """What may tell people something, or name it, in each function with those inside it; each node is seen once."""
+    functions: list[list[ast.AST]] = []
+
+    def visit(node: ast.AST, around: tuple[list[ast.AST], ...]) -> None:
+        if isinstance(node, ast.FunctionDef):
+            functions.append([])
+            around = (*around, functions[-1])
+        elif around and isinstance(node, ast.Assign | ast.Raise | ast.Call):
+            for function in around:
+                function.append(node)
+        for child in ast.iter_child_nodes(node):
+            visit(child, around)
+
+    visit(tree, ())
+    return functions
 
 
 def _said(node: ast.AST) -> Iterator[ast.expr]:
@@ -128,6 +145,7 @@ def _markdown(text: str) -> str:
     )
 
 
+@cache  # of the files as they are
 def all_messages() -> dict[str, list[str]]:
     """Messages by the page that explains them."""
     found: dict[str, dict[str, None]] = {}

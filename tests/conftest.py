@@ -16,6 +16,10 @@ from support.outputs import checked_document
 # Read when numpy or torch is loaded. Arrays of tests are small: threads that share them out would mostly spin.
 os.environ.setdefault("OMP_NUM_THREADS", "1")
 
+# By default the collector looks for cycles after every 700 new objects, and thus often through all that tests which
+# parse files or build schedules hold: up to two thirds of their time, for next to nothing that it finds.
+gc.set_threshold(50_000, 20, 50)
+
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
 

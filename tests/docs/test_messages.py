@@ -19,6 +19,12 @@ def script() -> ModuleType:
     return load_benchmark("messages", folder="docs")
 
 
+@pytest.fixture(scope="module")
+def trees(script: ModuleType) -> list[ast.Module]:
+    """The syntax of every file of the package."""
+    return [ast.parse(path.read_text()) for path in script.SOURCE.rglob("*.py")]
+
+
 def test_every_message_has_a_page_that_is_there(script: ModuleType) -> None:
     found = script.all_messages()
     assert sum(map(len, found.values())) > 1500
@@ -36,12 +42,12 @@ def test_errors_and_warnings_of_a_file_are_found(script: ModuleType) -> None:
     assert len(script.doctor_rules()) > 190
 
 
-def test_most_raised_errors_are_listed(script: ModuleType) -> None:
+def test_most_raised_errors_are_listed(script: ModuleType, trees: list[ast.Module]) -> None:
     """All but those whose sentence another function makes."""
     raised = [
         node
-        for path in script.SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for tree in trees
+        for node in ast.walk(tree)
         if isinstance(node, ast.Raise)
         and isinstance(node.exc, ast.Call)
         and "InputError" in ast.unparse(node.exc.func)
@@ -57,11 +63,11 @@ def test_messages_keep_their_words_as_markdown(script: ModuleType) -> None:
     assert "\\<gpu\\>" in page
 
 
-def test_troubleshooting_quotes_what_the_program_says(script: ModuleType) -> None:
+def test_troubleshooting_quotes_what_the_program_says(script: ModuleType, trees: list[ast.Module]) -> None:
     said = [
         script._template(node)
-        for path in script.SOURCE.rglob("*.py")
-        for node in ast.walk(ast.parse(path.read_text()))
+        for tree in trees
+        for node in ast.walk(tree)
         if isinstance(node, ast.Constant | ast.JoinedStr)
     ]
     text = "\n".join(said)

@@ -5,6 +5,7 @@ Every rank is a process of its own, forked from a server that has imported torch
 
 from __future__ import annotations
 
+import gc
 import multiprocessing
 import os
 import runpy
@@ -82,6 +83,7 @@ def _context() -> Any:
 
 def _run(script: str, words: list[str], log: str, variables: dict[str, str]) -> None:
     """As `python SCRIPT WORDS > LOG 2>&1` would."""
+    gc.freeze()  # hundreds of thousands of objects of torch, which would be gone through again and again
     os.environ.update(variables)
     file = os.open(log, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
     for stream in (1, 2):

@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 import tomllib
 from collections.abc import Callable, Iterator, Mapping
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -124,6 +125,7 @@ def job_keys() -> Iterator[tuple[str, str, str, str]]:
             yield table.name, field.name, values, meaning
 
 
+@cache
 def _fields(struct: Any) -> tuple[Any, ...]:
     return msgspec.structs.fields(struct)
 

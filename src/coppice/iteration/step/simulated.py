@@ -173,6 +173,7 @@ class SimulatedStep:
         return found
 
 
+@lru_cache(maxsize=8)  # a run asks for its order twice: for its time, and for its memory
 def order_for(name: str | None, devices: int, micro_batches: int, chunks: int) -> tuple[str, PipelineOrder]:
     """Look up a pipeline order; None is 1F1B, interleaved where devices have several chunks."""
     chosen = name or ("interleaved" if chunks > 1 else "1f1b")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import lru_cache
 from typing import Any
 
 from coppice.errors import InputError
@@ -46,8 +47,14 @@ def preset(name: str, **values: Any) -> Topology:
 
 def preset_from_options(name: str, options: Mapping[str, str]) -> Topology:
     """Build the preset called ``name`` from parameters given as texts, as on the command line."""
-    entry = _entry(name)
-    return entry.build(**entry.values(options))
+    _entry(name)
+    return _built(name, tuple(options.items()))
+
+
+@lru_cache(maxsize=8)  # searches over layouts and runs of many jobs ask for one cluster again and again
+def _built(name: str, options: tuple[tuple[str, str], ...]) -> Topology:
+    entry = PRESETS[name]
+    return entry.build(**entry.values(dict(options)))
 
 
 def preset_host(name: str, options: Mapping[str, str]) -> Host:
