@@ -12,6 +12,7 @@ from coppice import bound
 from coppice.bounds.problem import Problem
 from coppice.comparison import compare, measurement, planned
 from coppice.comparison.measurement import Bodies, candidates, fastest_value
+from coppice.comparison.plan_sets import plan_set
 from coppice.comparison.planned import plan_for
 from coppice.errors import InputError
 from coppice.schedule.messages import Messages
@@ -179,3 +180,33 @@ def test_links_carry_less_in_more_segments() -> None:
     assert least == pytest.approx(size / 24e3)
     _, time_us = fastest_value(bodies, size, model_of(None))
     assert plan_for(problem, size, ring=False).preferred.time_us[size] <= time_us
+
+
+def test_gpus_may_relay_for_the_catalogue() -> None:
+    """On a torus most algorithms send between GPUs without a cable: with `relay_gpus` those are tried, too."""
+    problem = Problem(preset("torus", dims=(3, 3)), "all_reduce")
+    names = set()
+    for size in (2**10, 2**18):
+        alone, relayed = (plan_for(problem, size, relay_gpus=each, ring=False) for each in (False, True))
+        assert alone.preferred.time_us[size] >= relayed.preferred.time_us[size]
+        assert relayed.result.report.ok
+        assert relayed.gap(size) > -1e-9
+        rows = compare(problem, sizes=[size], jobs=1, in_network=False, relay_gpus=True)
+        best = rows.best(size)
+        assert best is not None
+        assert relayed.preferred.time_us[size] <= best.time_us * (1 + 1e-9)
+        names.add(relayed.result.plan.planner)
+        if relayed.preferred.taken.planner:
+            assert relayed.result.plan.parameters["relay_gpus"] in (True, False)
+    assert names != {"forest"}
+    star = plan_for(Problem(preset("star", gpus=6), "all_reduce"), "1K", relay_gpus=True, ring=False)
+    assert star.result.plan.parameters.get("relay_gpus") is not True  # nothing needs it there
+    with pytest.raises(InputError, match="forest decides by itself"):
+        plan_for(problem, "1K", algorithm="forest", relay_gpus=True)
+
+
+def test_sets_of_plans_with_gpus_that_relay() -> None:
+    problem = Problem(preset("torus", dims=(3, 3)), "all_reduce")
+    plans = plan_set(problem, "1K:16M:128", relay_gpus=True, ring=False).plans
+    assert all(row.simulated_seconds <= 1.03 * row.fastest_seconds for row in plans.sizes)
+    assert any(each.plan.planner != "forest" for each in plans.ranges)

@@ -15,7 +15,7 @@ from fractions import Fraction
 from itertools import groupby
 from typing import Any
 
-from coppice.comparison.planned import SizedPlan, plan_for
+from coppice.comparison.planned import SizedPlan, plan_for, planner_options
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
 from coppice.planners.planning import plan
@@ -94,7 +94,7 @@ def plan_set(
     single = plan_for(problem, sizes, model=model, effort=effort, take=take, on_stage=on_stage, **options)
     left = {
         key: value
-        for key, value in options.items()
+        for key, value in planner_options(options).items()
         if key not in ("collective", "root", "weights", "demands")
     }
     made: dict[int, Plan] = {id(single.preferred.taken): single.result.plan}

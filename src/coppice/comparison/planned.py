@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from hashlib import sha256
 from typing import Any
 
@@ -13,8 +13,9 @@ import numpy as np
 from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
+from coppice.bounds.result import Bound
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
-from coppice.errors import InputError
+from coppice.errors import InputError, UnreachableError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import from_catalogue, optimal_planner
 from coppice.planners.planning import PlannedResult, plan
@@ -92,10 +93,12 @@ def plan_for(
         **{name: options.pop(name, None) for name in ("root", "weights", "demands")},
     )
     check_problem(posed)
+    relaying = bool(options.get("relay_gpus"))
+    options = planner_options(options)
     times = LeastTimes(
         posed,
         assumed,
-        relay_gpus=bool(options.get("relay_gpus")),
+        relay_gpus=relaying,
         helped=bool(options.get("in_network")),
     )
     least = {size: times.at(size) for size in wanted}
@@ -114,7 +117,7 @@ def plan_for(
         best = {size: min(time_us(one.made.body, size) for one in made) for size in wanted}
         if not any(options.get(name) for name in _CLOSED):
             limits = {size: least[size].time_us * NEAR for size in wanted}
-            made += _of_the_catalogue(posed, assumed, best, limits, EFFORTS[effort])
+            made += _of_the_catalogue(posed, assumed, best, limits, EFFORTS[effort], relaying=relaying)
         found.append(take(made, wanted, time_us))
         return found[-1].taken
 
@@ -126,8 +129,24 @@ _CLOSED = ("algorithm", "trees", "tolerance", "in_network")
 """Options that leave nothing open."""
 
 
+def planner_options(options: Mapping[str, Any]) -> dict[str, Any]:
+    """Options for :func:`coppice.planners.planning.plan` of a plan for sizes.
+
+    Where nothing says which algorithm is meant, GPUs that may relay are for those of the catalogue that need it.
+    """
+    if any(options.get(name) for name in _CLOSED):
+        return dict(options)
+    return {name: value for name, value in options.items() if name != "relay_gpus"}
+
+
 def _of_the_catalogue(
-    problem: Problem, model: Model, best: Mapping[int, float], limits: Mapping[int, float], budget: int
+    problem: Problem,
+    model: Model,
+    best: Mapping[int, float],
+    limits: Mapping[int, float],
+    budget: int,
+    *,
+    relaying: bool,
 ) -> list[Alternative]:
     """The algorithm of the catalogue that is fastest at each size, where one beats the best so far.
 
@@ -137,6 +156,7 @@ def _of_the_catalogue(
     Args:
         best: Least time so far at each size.
         limits: A time at each size that is good enough.
+        relaying: Where an algorithm needs it, GPUs may pass on what is not theirs.
     """
     plain, known = bound_of(problem), dict(best)
     taken: dict[int, Alternative] = {}
@@ -149,11 +169,10 @@ def _of_the_catalogue(
             continue
         if budget < expected or all(known[size] <= limits[size] for size in known):
             break
-        bodies = Bodies(problem, variant, plain)
-        try:
-            body = bodies.body(1)
-        except InputError:
+        bodies = _bodies(problem, variant, plain, relaying=relaying)
+        if bodies is None:
             continue
+        body = bodies.body(1)
         if isinstance(body, Schedule):
             budget -= body.num_transfers
         alike = _alike(bodies)
@@ -165,7 +184,7 @@ def _of_the_catalogue(
                 continue
             parameters, time_us = fastest_value(bodies, size, model, below_us=known[size])
             if time_us < known[size] * (1 - 1e-9):
-                known[size], taken[size] = time_us, _alternative(problem, variant, parameters)
+                known[size], taken[size] = time_us, _alternative(bodies, parameters)
     return list({id(each): each for each in taken.values()}.values())
 
 
@@ -197,8 +216,25 @@ _CARRIED = (
 """Columns of a schedule that say what is carried out."""
 
 
-def _alternative(problem: Problem, variant: AlgorithmVariant, parameters: Mapping[str, Any]) -> Alternative:
-    made = from_catalogue(problem, variant.algorithm, parameters, order=variant.order)
+def _bodies(problem: Problem, variant: AlgorithmVariant, plain: Bound, *, relaying: bool) -> Bodies | None:
+    """Schedules of a candidate, with GPUs that relay where it needs them and they may; None where it does not apply."""
+    for each in (variant, replace(variant, relay_gpus=True))[: 1 + relaying]:
+        bodies = Bodies(problem, each, plain)
+        try:
+            bodies.body(1)
+        except UnreachableError:
+            continue
+        except InputError:
+            return None
+        return bodies
+    return None
+
+
+def _alternative(bodies: Bodies, parameters: Mapping[str, Any]) -> Alternative:
+    variant = bodies.candidate
+    made = from_catalogue(
+        bodies.problem, variant.algorithm, parameters, order=variant.order, relay_gpus=variant.relay_gpus
+    )
     words = ", ".join(f"{name}={value}" for name, value in parameters.items())
     return Alternative(
         name=f"{variant.algorithm} ({words})" if words else variant.algorithm,
