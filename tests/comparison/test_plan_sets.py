@@ -53,10 +53,10 @@ def test_no_way_to_take_plans_changes_less_often_or_loses_less(data: st.DataObje
 
 @given(low=st.integers(1, 2**20), factor=st.integers(2, 64), cross=st.integers(0, 2**26))
 @settings(max_examples=200, deadline=None)
-def test_a_change_is_found_to_a_sixteenth(low: int, factor: int, cross: int) -> None:
+def test_a_change_is_found_to_an_eighth_of_a_doubling(low: int, factor: int, cross: int) -> None:
     high = low * factor
     found = change_between(low, high, lambda size: size >= cross)
-    unit = max(1, (1 << (low.bit_length() - 1)) // 16)
+    unit = max(1, (1 << (found.bit_length() - 1)) // 8)
     assert low < found <= high
     assert found == high or not found % unit
     if low < cross <= high:

@@ -17,6 +17,7 @@ from coppice.export.msccl.reader import judge_document
 from coppice.export.put_signal.document import parse_put_signal
 from coppice.program.dialects.put_signal.verify import verify_put_signal
 from coppice.schedule.files.set_file import PlanSet
+from coppice.topology.presets import preset
 from export.ompi_reader import classic, picked
 from support.plan_sets import made_set
 
@@ -96,3 +97,25 @@ def test_what_is_made_of_one_plan_takes_a_size(plans: PlanSet, tmp_path: Path) -
     ):
         with pytest.raises(InputError, match=message):
             coppice.export(plans, name, **options)
+
+
+def test_xml_files_are_parted_where_the_protocol_changes(tmp_path: Path) -> None:
+    plans = coppice.plan_set(preset("dgx-a100"), "all_gather", sizes="1K:256M:16", effort="quick")
+    used = [row.protocol for row in plans.sizes]
+    assert {"ll", "simple"} <= set(used)
+    coppice.export(plans, "msccl-xml", tmp_path / "xml", target="rccl")
+    programs = [
+        judge_document(parse_document(each.read_bytes(), file=each.name), target="rccl").program
+        for each in sorted((tmp_path / "xml").iterdir())
+    ]
+    assert all(two.min_bytes == (one.max_bytes or 0) + 1 for one, two in pairwise(programs))
+    for row in plans.sizes:
+        (own,) = [
+            each
+            for each in programs
+            if each.min_bytes <= row.size_bytes
+            and (each.max_bytes is None or row.size_bytes <= each.max_bytes)
+        ]
+        assert own.protocol == ("LL" if row.protocol == "ll" else "Simple")
+    alike = coppice.export(plans, "msccl-xml", target="rccl", protocol="Simple")
+    assert len(alike.parts) == len(plans.ranges)

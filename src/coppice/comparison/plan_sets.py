@@ -22,12 +22,13 @@ from coppice.planners.planning import plan
 from coppice.schedule.files.set_file import PlanRange, PlanSet, TimedSize
 from coppice.schedule.plan import Plan
 from coppice.simulation.models import Model, model_members, model_of
+from coppice.simulation.simulator import fastest
 
 LEAST_GAIN = 0.03
 """Share by which a plan of a set may be slower than the fastest that was found at a size."""
 
-STEPS = 16
-"""A change of plans is found to this part of the power of two at or below the size before it."""
+STEPS = 8
+"""Sizes of each doubling at which the plan may change."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -106,21 +107,23 @@ def plan_set(
                 on_stage=on_stage,
                 **left,
             ).plan
+    assumed = model_of(model)
     ends: list[int | None] = [run.first_bytes - 1 for run in runs[1:]]
     ranges = [
         PlanRange(
             first_bytes=run.first_bytes,
             last_bytes=end,
             plan=made[id(run.taken)],
-            sizes=tuple(_timed(single, size, run.times[size]) for size in run.sizes),
+            sizes=tuple(_timed(single, run, size, assumed) for size in run.sizes),
         )
         for run, end in zip(runs, [*ends, None], strict=True)
     ]
-    plans = PlanSet(ranges=tuple(ranges), least_gain=least_gain, model=model_members(model_of(model)))
+    plans = PlanSet(ranges=tuple(ranges), least_gain=least_gain, model=model_members(assumed))
     return PlannedSet(plans=plans, single=single)
 
 
-def _timed(single: SizedPlan, size: int, time_us: float) -> TimedSize:
+def _timed(single: SizedPlan, run: _Stretch, size: int, model: Model) -> TimedSize:
+    time_us = run.times[size]
     name, fastest_us = single.preferred.fastest[size]
     least_us = single.least[size].time_us
     return TimedSize(
@@ -130,6 +133,7 @@ def _timed(single: SizedPlan, size: int, time_us: float) -> TimedSize:
         fastest_name=name,
         least_seconds=least_us / 1e6,
         gap=max(0.0, time_us / least_us - 1) if least_us else 0.0,
+        protocol=fastest(run.taken.made.body, size, model=model, keep_hops=False).protocol,
     )
 
 
@@ -213,18 +217,26 @@ def change_between(low: int, high: int, faster: Callable[[int], bool]) -> int:
         faster: Whether the second plan is faster at a size.
 
     Returns:
-        A multiple of a sixteenth of the power of two at or below ``low``, or ``high`` itself.
+        A size of which there are eight to each doubling, such as 8K, 9K and so on to 16K; or ``high`` itself.
 
     Examples:
         >>> change_between(1024, 4096, lambda size: size > 2000), change_between(1024, 4096, lambda size: False)
         (2048, 4096)
     """
-    unit = max(1, (1 << (low.bit_length() - 1)) // STEPS) if low else 1
-    lost, won = low // unit, -(-high // unit)  # `won * unit` stands for `high`
+    doublings = range(max(0, low.bit_length() - 1), high.bit_length())
+    tried = [
+        size
+        for doubling in doublings
+        for part in range(STEPS)
+        if low < (size := (1 << doubling) + (part << doubling) // STEPS) < high
+    ]
+    tried = list(dict.fromkeys([*tried, high]))
+    won = len(tried) - 1
+    lost = -1
     while won - lost > 1:
         middle = (lost + won) // 2
-        if faster(middle * unit):
+        if faster(tried[middle]):
             won = middle
         else:
             lost = middle
-    return min(won * unit, high)
+    return tried[won]

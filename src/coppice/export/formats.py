@@ -80,6 +80,7 @@ class SizeSpan:
     first_bytes: int  # Smallest M
     last_bytes: int | None  # Largest M, None for no limit
     sizes: tuple[int, ...]  # Sizes in between that the set was made for; chunks should divide them
+    protocol: str | None = None  # Protocol in which it is to run; None: as the format has it
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -361,6 +362,7 @@ class ExportFormat:
     tells_stages: bool = False  # The writer takes `on_stage`, since it may take long
     # Of a set of plans it makes a file for each range, and takes that as `span`
     takes_span: bool = False
+    takes_protocol: bool = False  # A file is for one protocol: ranges are parted where it changes
     # Module and name of what makes one file of a set of plans, and of the record
     set_writer: str = ""
 
@@ -402,6 +404,7 @@ FORMATS: Mapping[str, ExportFormat] = MappingProxyType(
             record=MscclXmlOptions,
             writer="coppice.export.msccl.export:export_msccl_xml",
             takes_plan=True,
+            takes_protocol=True,
             takes_span=True,
             takes_programs=True,
             reader="coppice.export.msccl.export:read_msccl_source",

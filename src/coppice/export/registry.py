@@ -5,6 +5,8 @@ from __future__ import annotations
 import os
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from functools import partial
+from itertools import groupby, pairwise
+from math import isqrt
 from pathlib import Path
 from typing import Any
 
@@ -14,7 +16,15 @@ from coppice.export.formats import FORMATS, Exported, ExportFormat, SizeSpan
 from coppice.options import recorded
 from coppice.program.dialects.thread_blocks.program import Program
 from coppice.schedule.files.plan_file import FORMAT
-from coppice.schedule.files.set_file import PlanSet, file_stem, is_plan_set, plan_set_of
+from coppice.schedule.files.set_file import (
+    PlanRange,
+    PlanSet,
+    TimedSize,
+    file_stem,
+    is_plan_set,
+    plan_set_of,
+    range_words,
+)
 from coppice.schedule.plan import Plan
 from coppice.text import plural, suggestion
 from coppice.topology.model import Topology
@@ -87,19 +97,24 @@ def _of_ranges(
         raise InputError(
             "a set of plans has ranges of sizes of its own, found `size` as well: leave it out, or export one plan."
         )
+    spans = [
+        (each, span)
+        for each in plans.ranges
+        for span in _spans(
+            each, by_protocol=chosen.takes_protocol and getattr(record, "protocol", None) is None
+        )
+    ]
     parts: dict[str, Exported] = {}
-    for number, each in enumerate(plans.ranges, 1):
+    for number, (each, span) in enumerate(spans, 1):
         if (say := told.get("on_stage")) is not None:
-            say(f"making {name} for {each.text}")
-        sizes = tuple(row.size_bytes for row in each.sizes if row.size_bytes)
-        span = SizeSpan(first_bytes=each.first_bytes, last_bytes=each.last_bytes, sizes=sizes)
+            say(f"making {name} for {range_words(span.first_bytes, span.last_bytes)}")
         made = chosen.write(each.plan, record, span=span, **told)
         parts[f"{number}-{file_stem(each.plan)}{made.suffix}"] = made
-    texts = {part: text for part, made in parts.items() for text in [made.text.encode()]}
+    texts = {part: made.text.encode() for part, made in parts.items()}
     shared = [note for note in next(iter(parts.values())).notes if _in_all(note, parts.values())]
     notes = [
-        f"{part} ({each.text}): {note}"
-        for (part, made), each in zip(parts.items(), plans.ranges, strict=True)
+        f"{part} ({range_words(span.first_bytes, span.last_bytes)}): {note}"
+        for (part, made), (_, span) in zip(parts.items(), spans, strict=True)
         for note in made.notes
         if note not in shared
     ]
@@ -109,6 +124,31 @@ def _of_ranges(
         summary=f"{plural(len(parts), 'file')}, one for each range of sizes,",
         parts=parts,
     )
+
+
+def _spans(each: PlanRange, *, by_protocol: bool) -> Iterator[SizeSpan]:
+    """A range of a set as sizes of one file, or of one in each protocol.
+
+    LL moves small messages fast and halves the rate of large ones, so that no file is for both; files meet near the
+    geometric mean of the sizes that were simulated. What was the fastest in LL128 is left to Simple, since not every
+    machine has LL128.
+    """
+
+    def protocol_of(row: TimedSize) -> str | None:
+        return None if not by_protocol or row.protocol is None else "LL" if row.protocol == "ll" else "Simple"
+
+    runs = [(name, list(rows)) for name, rows in groupby(each.sizes, key=protocol_of)] or [(None, [])]
+    firsts = [each.first_bytes, *(_between(one[-1], two[0]) for (_, one), (_, two) in pairwise(runs))]
+    lasts = [*(first - 1 for first in firsts[1:]), each.last_bytes]
+    for (name, rows), first, last in zip(runs, firsts, lasts, strict=True):
+        sizes = tuple(row.size_bytes for row in rows if row.size_bytes)
+        yield SizeSpan(first_bytes=first, last_bytes=last, sizes=sizes, protocol=name)
+
+
+def _between(one: TimedSize, two: TimedSize) -> int:
+    middle = isqrt(one.size_bytes * two.size_bytes)
+    round_size = 1 << max(0, middle.bit_length() - 1)
+    return round_size if round_size > one.size_bytes else max(one.size_bytes + 1, middle)
 
 
 def _in_all(note: str, parts: Iterable[Exported]) -> bool:

@@ -92,6 +92,8 @@ def export_msccl_xml(
     if protocol is not None and protocol not in PROTOCOLS:
         raise InputError(f"expected `protocol` Simple, LL or LL128, found {protocol!r}.")
     sizes = wanted_sizes(options.size) if span is None else _sizes_of(span)
+    if protocol is None and span is not None:
+        protocol = span.protocol
     if options.model is not None and not sizes.found:
         raise InputError(
             "`model` is that of the simulation which finds the sizes, found `size` beside it: leave one of them out."
@@ -117,7 +119,7 @@ def export_msccl_xml(
         keep=keep,
     )
     program, notes = found.program, list(_fit_notes(found, chosen, form, sizes.wanted))
-    notes.extend(_protocol_note(program, asked=protocol))
+    notes.extend(_protocol_note(program, asked=options.protocol, span=span))
     if sizes.found:
         matchup, note = _size_range_of(found, options.model, on_stage)
         notes.append(note)
@@ -255,9 +257,11 @@ def _fit_notes(
     yield from _nic_note(found, target)
 
 
-def _protocol_note(program: Program, *, asked: str | None) -> Iterator[str]:
+def _protocol_note(program: Program, *, asked: str | None, span: SizeSpan | None = None) -> Iterator[str]:
     """Why it is not Simple where nobody asked for another protocol."""
-    if asked is None and program.protocol != "Simple":
+    if asked is None and span is not None and program.protocol == span.protocol:
+        yield f"with protocol {program.protocol}, by the simulation; `protocol` names another one for all sizes."
+    elif asked is None and program.protocol != "Simple":
         yield (
             f"with protocol {program.protocol}, since a {program.collective} between hosts deadlocks with Simple: "
             "proxies are told of a quarter of its steps; `protocol=LL128` is faster where the library uses LL128."

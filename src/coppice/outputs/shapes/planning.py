@@ -234,6 +234,7 @@ class SetTimeJson(TypedDict):
     fastest_name: str
     least_seconds: float
     gap: float
+    protocol: str | None
 
 
 class PlanRangeJson(TypedDict):

@@ -49,6 +49,7 @@ class TimedSize(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields
     fastest_name: str  # Its name
     least_seconds: float  # No schedule is faster under the model
     gap: float  # Share by which the plan takes longer than that
+    protocol: str | None = None  # Protocol on the wire that was the fastest; None where the model has none
 
 
 class _RangeRow(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -96,10 +97,7 @@ class PlanRange:
         >>> PlanRange(first_bytes=0, last_bytes=99, plan=made, sizes=()).text
         'below 100 bytes'
         """
-        if self.last_bytes is None:
-            return f"from {size_words(self.first_bytes)} on" if self.first_bytes else "all sizes"
-        end = size_words(self.last_bytes + 1)
-        return f"{size_words(self.first_bytes)} to below {end}" if self.first_bytes else f"below {end}"
+        return range_words(self.first_bytes, self.last_bytes)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -181,6 +179,18 @@ def size_words(size_bytes: int) -> str:
     if size_bytes >= 1024 and not size_bytes % 1024:
         return short_size(size_bytes)
     return f"{size_bytes:,} byte{'' if size_bytes == 1 else 's'}"
+
+
+def range_words(first_bytes: int, last_bytes: int | None) -> str:
+    """A range of sizes in words, its end being the first size that is not in it.
+
+    >>> range_words(1024, 4095), range_words(0, 1023), range_words(0, None)
+    ('1K to below 4K', 'below 1K', 'all sizes')
+    """
+    if last_bytes is None:
+        return f"from {size_words(first_bytes)} on" if first_bytes else "all sizes"
+    end = size_words(last_bytes + 1)
+    return f"{size_words(first_bytes)} to below {end}" if first_bytes else f"below {end}"
 
 
 def _label(each: PlanRange) -> str:
