@@ -170,6 +170,16 @@ def test_ranges_are_aligned(compared: Comparison) -> None:
         assert re.sub(r"\s+", " ", line.strip()) == each.text
 
 
+def test_the_line_of_the_limit_is_off_by_nothing_that_is_seen(compared: Comparison) -> None:
+    """Between its points, which lie closer where it bends, as on paper whose axes are both logarithmic."""
+    sizes, limit = plot._limit_line(compared)
+    assert (sizes[0], sizes[-1]) == (compared.sizes[0], compared.sizes[-1])
+    assert len(sizes) < plot.FINE / 2
+    drawn = np.geomspace(sizes[0], sizes[-1], 400).round()
+    on_line = np.exp(np.interp(np.log(drawn), np.log(sizes), np.log(limit)))
+    assert on_line == pytest.approx([compared.limit_us(int(size)) for size in drawn], rel=0.01)
+
+
 def test_picture_shows_lines_in_their_colours(compared: Comparison, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="pictures need matplotlib")
     from matplotlib.colors import to_rgb

@@ -30,7 +30,10 @@ COLOURS = ("#1f77b4", "#d62728", "#2ca02c", "#ff7f0e", "#9467bd", "#17becf", "#e
 OTHERS = "#b9c0c8"
 """Colour of all others."""
 
-FINE = 200
+FINE, COARSE = 192, 12
+"""Steps between the first size and the last on a logarithmic axis, and those between points of a straight line."""
+SEEN = 0.002
+"""Share by which a straight line may be off."""
 LIMIT = "limit: nothing is faster"
 MODELLED = " (modelled)"
 PICKED = " (NCCL's pick)"
@@ -140,9 +143,7 @@ def _modelled(comparison: Comparison, time: Axes, rate: Axes) -> None:
 def _limits(comparison: Comparison, time: Axes, rate: Axes) -> None:
     """What no schedule goes beyond."""
     first, last = comparison.sizes[0], comparison.sizes[-1]
-    # Denser than the measurements: the corner of the limit, and its bend over a linear axis, are seen.
-    sizes = [round(first * (last / first) ** (step / FINE)) for step in range(FINE + 1)]
-    limit = [comparison.limit_us(size) for size in sizes]
+    sizes, limit = _limit_line(comparison)
     style: dict[str, Any] = {"color": "black", "linewidth": 1.4, "zorder": 4}
     optimum = float(comparison.optimum.algbw_gb_per_s)
     bounds = {} if comparison.modelled is None else comparison.modelled.bounds
@@ -169,6 +170,25 @@ def _limits(comparison: Comparison, time: Axes, rate: Axes) -> None:
         fontsize=9,
         ha="right",
     )
+
+
+def _limit_line(comparison: Comparison) -> tuple[list[int], list[float]]:
+    """Sizes and limits in microseconds, denser than the measurements where the limit bends or has a corner."""
+    first, last = comparison.sizes[0], comparison.sizes[-1]
+    sizes = [round(first * (last / first) ** (step / FINE)) for step in range(FINE + 1)]
+    limit = {step: comparison.limit_us(sizes[step]) for step in range(0, FINE + 1, COARSE)}
+    todo = [(step, step + COARSE) for step in range(0, FINE, COARSE)]
+    while todo:
+        low, high = todo.pop()
+        middle = (low + high) // 2
+        if middle == low:
+            continue
+        limit[middle] = comparison.limit_us(sizes[middle])
+        share = (middle - low) / (high - low)
+        straight = limit[low] ** (1 - share) * limit[high] ** share  # on axes that are logarithmic both
+        if abs(straight - limit[middle]) > SEEN * limit[middle]:
+            todo += [(low, middle), (middle, high)]
+    return [sizes[step] for step in sorted(limit)], [limit[step] for step in sorted(limit)]
 
 
 _PickInterval = tuple[int, int, str, str]
