@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 FAMILIES: Mapping[str, tuple[str, ...]] = {
     "ring": ("ring", "best-ring", "nccl-ring"),
-    "hierarchical": ("hierarchical", "2d-torus", "blueconnect", "accl", "k-grouped", "plink"),
+    "hierarchical": ("hierarchical", "2d-torus", "blueconnect", "accl", "k-grouped", "plink", "two-level"),
 }
 """What the optimal planner is measured by: the fastest algorithm of each family counts."""
 

@@ -148,6 +148,7 @@ def candidates(
             found.append(AlgorithmVariant(algorithm=optimal, in_network=True))
     for (name, collective), entry in catalogue().items():
         if collective is problem.collective and (wanted is None or name in wanted):
+            by_itself = entry.topological and not entry.orders_matter
             found += [
                 AlgorithmVariant(
                     algorithm=name,
@@ -157,7 +158,7 @@ def candidates(
                     relay_gpus=relay_gpus,
                     in_network=in_network,
                 )
-                for each in (("auto",) if entry.topological and order == BOTH_ORDERS else orders)
+                for each in (("auto",) if by_itself and order == BOTH_ORDERS else orders)
                 for parameters in _variants(entry, problem.topology.num_ranks)
             ]
     if not found:

@@ -95,6 +95,7 @@ class Algorithm:
     ranks: str = ANY  # Numbers of ranks that it takes: `any`, `even` or `power of two`
     parameters: Mapping[str, AlgorithmParameter] = field(default_factory=dict)  # Its parameters by name
     topological: bool = False  # It looks at the topology and not only at the number of ranks
+    orders_matter: bool = False  # A given order of ranks is another schedule, although it is topological
 
     @property
     def roots(self) -> str:

@@ -146,6 +146,8 @@ TRIVANCE = tuple(
         parameters=GRID_PARAMETERS
         if collective is not Collective.ALL_REDUCE
         else {"variant": VARIANT} | GRID_PARAMETERS,
+        topological=True,
+        orders_matter=True,
     )
     for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
 )
