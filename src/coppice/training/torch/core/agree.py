@@ -78,6 +78,18 @@ def broadcast_from_first(
     raise CheckError(f"expected rank {first} to say how to go on, found that it failed ({said}).")
 
 
+def gathered(own: Any, group: dist.ProcessGroup | None) -> list[Any]:
+    """What each rank of a group gives, by rank; collective over the ranks."""
+    found: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(found, own, group=group)
+    return found
+
+
+def first_other(everyone: Sequence[Any]) -> int | None:
+    """The first rank that gives something else than rank 0; None: all give the same."""
+    return next((rank for rank, each in enumerate(everyone) if each != everyone[0]), None)
+
+
 def require_equal_arguments(told: Mapping[str, object], call: str, group: dist.ProcessGroup | None) -> None:
     """Check that all ranks passed equal arguments, since unequal ones would deadlock later.
 
@@ -87,9 +99,7 @@ def require_equal_arguments(told: Mapping[str, object], call: str, group: dist.P
         group: The ranks; None: all.
     """
     own = {key: value for key, value in told.items() if _is_plain(value)}
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, own, group=group)
-    for rank, other in enumerate(everyone):
+    for rank, other in enumerate(gathered(own, group)):
         differing = next((key for key in {**own, **other} if own.get(key) != other.get(key)), None)
         if differing is not None:
             raise InputError(
@@ -306,9 +316,7 @@ def require_no_missing(names: Sequence[str], *remedies: str) -> None:
 def require_alike(names: Sequence[str], trained: Sequence[nn.Parameter], group: dist.ProcessGroup) -> None:
     """Check that ranks train the same tensors."""
     own = [(name, list(p.shape), str(p.dtype)) for name, p in zip(names, trained, strict=True)]
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, own, group=group)
-    for rank, other in enumerate(everyone):
+    for rank, other in enumerate(gathered(own, group)):
         if other != own:
             differing = next(
                 (mine[0] for mine, theirs in zip(own, other, strict=False) if mine != theirs), "their number"

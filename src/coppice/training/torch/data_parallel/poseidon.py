@@ -18,6 +18,7 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.step.plan import Message
+from coppice.training.torch.core.agree import gathered
 from coppice.training.torch.core.attached import ModuleAttachments
 from coppice.training.torch.core.streams import used_here
 
@@ -95,8 +96,7 @@ class LinearFactors:
     def agreed_rows(self, group: dist.ProcessGroup) -> dict[int, int]:
         """Rows of each layer that may use factors, where they are equal on all ranks."""
         own = {place: rows for place, rows in self._rows.items() if place not in self._whole}
-        everyone: list[Any] = [None] * self._ranks
-        dist.all_gather_object(everyone, own, group=group)
+        everyone = gathered(own, group)
         return {
             place: rows for place, rows in own.items() if all(other.get(place) == rows for other in everyone)
         }
@@ -159,9 +159,9 @@ class LinearFactors:
     def finish(self, view: Callable[[int], torch.Tensor]) -> None:
         """Reconstruct averaged gradients after all messages."""
         used_here(self._gathered.values())
-        for place, gathered in self._gathered.items():
+        for place, rows in self._gathered.items():
             wide = self._trained[place].shape[0]
-            torch.mm(gathered[:, :wide].T, gathered[:, wide:], out=view(place)).mul_(1 / self._ranks)
+            torch.mm(rows[:, :wide].T, rows[:, wide:], out=view(place)).mul_(1 / self._ranks)
         self._gathered = {}
 
     def close(self) -> None:

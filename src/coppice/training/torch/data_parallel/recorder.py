@@ -27,7 +27,6 @@ from itertools import groupby
 from typing import Any
 
 import torch
-import torch.distributed as dist
 from torch import nn
 from torch.overrides import TorchFunctionMode
 from torch.utils._pytree import tree_leaves
@@ -41,6 +40,7 @@ from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, 
 from coppice.iteration.step.plan import Message
 from coppice.iteration.step.workloads import steady_iteration
 from coppice.iteration.tasks import run_tasks
+from coppice.training.torch.core.agree import broadcast_from_first
 from coppice.training.torch.core.measure import (
     BOUNDARY,
     GRADIENT,
@@ -367,12 +367,12 @@ class Recorder:
     def agree(self, policy: DataParallelPolicy) -> LayerWorkload:
         """Workload recorded by rank 0 so far; layers are tensors, ordered for the policy."""
         group = self._streams.group("network")
-        forward, backward = tensor_times(self._record, len(self._trained))
         arrival = whats(self._record.last, GRADIENT)
         weights = None if self._weights is None else self._weights.times()
-        told: list[Any] = [(forward, backward, weights, arrival, self._in_turn(arrival))]
-        dist.broadcast_object_list(told, src=self._streams.ranks[0], group=group)
-        forward, backward, weights, ready, read = told[0]
+        own = (*tensor_times(self._record, len(self._trained)), weights)
+        forward, backward, weights, ready, read = broadcast_from_first(
+            lambda: (*own, arrival, self._in_turn(arrival)), first=self._streams.ranks[0], group=group
+        )
         barrier = policy.update_scope is UpdateScope.BARRIER
         self.tensors = tuple(reversed(ready)) if barrier else tuple(read)
         rows = {} if self._factors is None else self._factors.agreed_rows(group)

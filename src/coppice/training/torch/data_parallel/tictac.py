@@ -23,6 +23,7 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.tictac import TicTac
+from coppice.training.torch.core.agree import broadcast_from_first
 from coppice.training.torch.core.attached import after_backward
 from coppice.training.torch.core.measure import (
     BOUNDARY,
@@ -183,9 +184,9 @@ class PrefetchOrder:
         everyone: Any = dist.group.WORLD if self._group is None else self._group
         network = self._network or measure_network(everyone, self._device)
         forward, backward = tensor_times(self._record, len(self._modules))
-        told: list[Any] = [(self._started, self._ended, forward, backward)]
-        dist.broadcast_object_list(told, src=dist.get_process_group_ranks(everyone)[0], group=everyone)
-        started, ended, forward, backward = told[0]
+        own = self._started, self._ended, forward, backward
+        first = dist.get_process_group_ranks(everyone)[0]
+        started, ended, forward, backward = broadcast_from_first(lambda: own, first=first, group=everyone)
         self.workload = self._workload(started, forward, backward, network)
         back = ended[::-1]
         modules = self._modules

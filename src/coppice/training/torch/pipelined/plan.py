@@ -26,6 +26,7 @@ from coppice.iteration.policies.pipelined.trirace import TriRace
 from coppice.iteration.step.lower import StepGraph
 from coppice.iteration.step.plan import Message
 from coppice.iteration.step.workloads import stages_graph, steady_iteration
+from coppice.training.torch.core.agree import gathered
 from coppice.training.torch.core.measure import BACKWARD, FORWARD, StepRecord, measure_network, median_seconds
 from coppice.training.torch.pipelined.channels import PipelineLayout
 
@@ -200,9 +201,8 @@ def gathered_costs(
     """Costs of stages as measured by the first replica, equal on all ranks."""
     if network is None:
         network = measure_network(layout.replica_group, device) if layout.replicas > 1 else (1e9, 0.0)
-    said: list[Any] = [None] * dist.get_world_size(layout.everyone)
     seconds = median_seconds(record.all_events(), FORWARD, BACKWARD)
-    dist.all_gather_object(said, (seconds, dict(own), network, transfer()), group=layout.everyone)
+    said = gathered((seconds, dict(own), network, transfer()), layout.everyone)
     everyone = dist.get_process_group_ranks(layout.everyone)
     row = [said[everyone.index(rank)] for rank in layout.rows[0]]
     medians = {key: value for each in row for key, value in each[0].items()}

@@ -15,6 +15,7 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.errors import InputError
+from coppice.training.torch.core.agree import gathered
 from coppice.training.torch.pipelined.channels import PipelineLayout
 from coppice.training.torch.pipelined.stage import TrainedStage
 
@@ -236,8 +237,7 @@ def agreed_stages(
         tied_ends(modules, tied),
         sparse_names(modules[0]) if 0 in modules and apart else [],
     )
-    said: list[Any] = [None] * dist.get_world_size(layout.everyone)
-    dist.all_gather_object(said, own, group=layout.everyone)
+    said = gathered(own, layout.everyone)
     known = sorted({stage for keys, _, _ in said for stage in keys})
     count = len(known)
     if known != list(range(count)) or not count:

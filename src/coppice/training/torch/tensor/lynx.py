@@ -26,6 +26,7 @@ from coppice.errors import InputError
 from coppice.iteration.policies.tensor.lynx import WindowedRecompute
 from coppice.iteration.policies.tensor.recompute_windows import KEPT, LayerWindows, RecomputedOp, least_bytes
 from coppice.iteration.policies.tensor.stage_windows import stage_bytes
+from coppice.training.torch.core.agree import gathered
 from coppice.training.torch.core.attached import after_backward
 from coppice.training.torch.core.measure import (
     BACKWARD,
@@ -123,10 +124,7 @@ class RecomputeRecorder(StepRecord):
         self.end()
         sizes = self._sizes()
         own = (self._names[0], self._alike(sizes), self._medians(), sizes[None])
-        everyone: list[Any] = [own]
-        if ranks > 1:
-            everyone = [None] * ranks
-            dist.all_gather_object(everyone, own, group=group)
+        everyone = gathered(own, group) if ranks > 1 else [own]
         names, _, (again, (backward, forward)), _ = everyone[0]
         most = [max(each) for each in zip(*(told[1] for told in everyone), strict=True)]
         return RecordedBlock(

@@ -26,7 +26,7 @@ from coppice.arguments import checked
 from coppice.errors import InputError
 from coppice.iteration.policies.tensor.ring_products import RingStep, shard_sizes
 from coppice.iteration.policies.tensor.triggered import TriggeredProduct
-from coppice.training.torch.core.agree import lost_rank
+from coppice.training.torch.core.agree import broadcast_from_first, gathered, lost_rank
 from coppice.training.torch.tensor.triggered_memory import Event, TileGrid, TrackedMemory
 
 _BUFFERS = 2  # products take turns: when one begins no rank is in the one before the last any more
@@ -177,13 +177,14 @@ class TrackedProduct:
 
     def _connect(self, rows: int, columns: int) -> None:
         """Share memory with the neighbours in the ring."""
-        told: list[Any] = [None]
-        root = dist.get_process_group_ranks(self._group)[0] if self._group is not None else 0
-        if self._rank == 0:
-            place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
-            told = [tempfile.mkdtemp(prefix="coppice-tracked-", dir=place)]
-        dist.broadcast_object_list(told, src=root, group=self._group)
-        folder = Path(told[0])
+        place = "/dev/shm" if os.access("/dev/shm", os.W_OK) else None
+        folder = Path(
+            broadcast_from_first(
+                lambda: tempfile.mkdtemp(prefix="coppice-tracked-", dir=place),
+                first=dist.get_process_group_ranks(self._group)[0] if self._group is not None else 0,
+                group=self._group,
+            )
+        )
         shape = (2, _BUFFERS, self._ranks, rows, columns)
         try:
             self._require_one_host(folder)
@@ -219,8 +220,7 @@ class TrackedProduct:
 
     def _require_one_host(self, folder: Path) -> None:
         """Check that all ranks see the folder."""
-        seen: list[Any] = [None] * self._ranks
-        dist.all_gather_object(seen, folder.is_dir(), group=self._group)
+        seen = gathered(folder.is_dir(), self._group)
         if not all(seen):
             raise InputError(
                 f"expected ranks of one host, which share memory, found that rank {seen.index(False)} is on another."

@@ -22,6 +22,7 @@ from coppice.iteration.policies.whole.lina import Lina
 from coppice.iteration.step.plan import Message
 from coppice.training.torch.core.agree import (
     broadcast_from_first,
+    gathered,
     require_alike,
     require_dense,
     require_no_missing,
@@ -380,9 +381,8 @@ class MixtureSchedule(SynchronousSteps):
     def _replan(self) -> None:
         """Adopt the policy's plan of the recording on all ranks."""
         assert self._record is not None
-        everyone: list[Any] = [None] * len(self._streams.ranks)
         own = alike_steps(self._record), self._record.between_seconds()
-        dist.all_gather_object(everyone, own, group=self._streams.group("sums"))
+        everyone = gathered(own, self._streams.group("sums"))
         items, after = merged_steps([steps for steps, _ in everyone]), max(after for _, after in everyone)
         self._record = self.queue.watch = None
         self._network = self._measured_network()

@@ -26,7 +26,7 @@ from coppice.iteration.policies.whole.operations import (
 )
 from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.iteration.tasks import run_tasks
-from coppice.training.torch.core.agree import broadcast_from_first
+from coppice.training.torch.core.agree import broadcast_from_first, first_other, gathered
 
 BARRIER = -1
 """CollectivePhase of a task that only waits for all pieces."""
@@ -229,9 +229,7 @@ def agreed_plan(
 def require_alike(graph: OperationGraph, group: dist.ProcessGroup | None = None) -> None:
     """Check that all ranks have the same operations."""
     own = [(each.name, each.labels, each.after, each.decision, each.size_bytes) for each in graph.operations]
-    everyone: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(everyone, own, group=group)
-    other = next((rank for rank, each in enumerate(everyone) if each != everyone[0]), None)
+    other = first_other(gathered(own, group))
     if other is not None:
         raise CheckError(
             f"expected the same operations on all ranks, found others on rank {other}: build the same collectives, of "
@@ -241,9 +239,7 @@ def require_alike(graph: OperationGraph, group: dist.ProcessGroup | None = None)
 
 def require_agreed(ordered: OrderedPlan, group: dist.ProcessGroup | None = None) -> None:
     """Check that all ranks execute the same plan, by its digest."""
-    digests: list[Any] = [None] * dist.get_world_size(group)
-    dist.all_gather_object(digests, ordered.digest(), group=group)
-    other = next((rank for rank, each in enumerate(digests) if each != digests[0]), None)
+    other = first_other(gathered(ordered.digest(), group))
     if other is not None:
         raise CheckError(
             f"expected the same plan on all ranks, found another on rank {other}: load "

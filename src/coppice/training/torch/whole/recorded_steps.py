@@ -21,7 +21,7 @@ from coppice.iteration.policies.whole.operations import (
     GraphOperation,
     OperationGraph,
 )
-from coppice.training.torch.core.agree import share_weights, tensors_of
+from coppice.training.torch.core.agree import gathered, share_weights, tensors_of
 from coppice.training.torch.core.measure import DeviceClock, now
 from coppice.training.torch.whole.execution import NETWORK, exchange_operation, network_channels
 from coppice.training.torch.whole.grids import PhaseGroups
@@ -208,9 +208,7 @@ class SectionModel:
             [each.name for each in self.entries],
             [(n, list(p.shape), str(p.dtype)) for n, p in model.named_parameters()],
         ]
-        everyone: list[Any] = [None] * dist.get_world_size()
-        dist.all_gather_object(everyone, told)
-        for rank, other in enumerate(everyone):
+        for rank, other in enumerate(gathered(told, None)):
             if other != told:
                 raise InputError(
                     f"expected the same sections and parameters on all ranks, found others on rank {rank}: build the "

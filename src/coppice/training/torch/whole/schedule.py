@@ -25,7 +25,7 @@ from torch import nn
 from coppice.errors import InputError
 from coppice.iteration.policies.whole.operations import OperationChoice, WholePlan, WholePolicy
 from coppice.topology.model import Topology
-from coppice.training.torch.core.agree import trained_parameters
+from coppice.training.torch.core.agree import first_other, gathered, trained_parameters
 from coppice.training.torch.core.attached import after_backward
 from coppice.training.torch.core.measure import (
     BOUNDARY,
@@ -367,21 +367,20 @@ class WholeSchedule(SynchronousSteps):
     def _plan(self) -> None:
         """Build the graph from all ranks' records, and adopt the policy's plan for it."""
         elements = [each.elements for each in self.entries]
-        everyone: list[Any] = [None] * len(self.groups.grid.ranks)
         plain, cut = (
             [total_seconds(each) for each in one.steps] for one in (self._record, self._recorded_in)
         )
         last = self._recorded_in.last
         turn = whats(last, BOUNDARY, GRADIENT).index(None)
         own = plain, cut, sorted(set(whats(last, BOUNDARY, GRADIENT)[:turn])), elements
-        dist.all_gather_object(everyone, own, group=self.groups.parent)
+        everyone = gathered(own, self.groups.parent)
         times = slowest_totals([each[0] for each in everyone])
         if self._cut is not None:
             halved = slowest_totals([each[1] for each in everyone])
             more = [halved[name] - times[name] for name in halved if name.endswith((" forward", " backward"))]
             times["piece"] = max(statistics.median(more), 0.0)
         self._found = RecordedStep(times, everyone[0][2], everyone[0][3])
-        other = next((rank for rank, each in enumerate(everyone) if each[3] != everyone[0][3]), None)
+        other = first_other([each[3] for each in everyone])
         if other is not None:
             raise InputError(
                 f"expected batches alike on all ranks, found sums of {everyone[other][3]} elements on rank {other} "

@@ -19,7 +19,7 @@ import torch.distributed as dist
 from torch import nn
 
 from coppice.iteration.policies.whole.lina import packed_experts, remote_share
-from coppice.training.torch.core.agree import tensors_of
+from coppice.training.torch.core.agree import gathered, tensors_of
 from coppice.training.torch.core.measure import (
     COMPUTE,
     SENT,
@@ -135,9 +135,8 @@ def pack_layer(layer: MixtureOfExperts, optimizer: torch.optim.Optimizer, model:
         told.append([plain for plain, _ in state])
         tensors += [each.detach() for each in tensors_of(module)]
         tensors += [each for _, found in state for each in found.values()]
-    theirs: list[Any] = [None] * dist.get_world_size(group)
     shapes = [(list(each.shape), each.dtype) for each in tensors]
-    dist.all_gather_object(theirs, (told, [list(f) for f in _names(own, optimizer)], shapes), group=group)
+    theirs = gathered((told, [list(f) for f in _names(own, optimizer)], shapes), group)
     plain, names, found_shapes = theirs[layer.layout.partner(layer.rank)]
     device = tensors[0].device
     received = [torch.empty(shape, dtype=dtype, device=device) for shape, dtype in found_shapes]
