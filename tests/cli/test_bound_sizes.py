@@ -104,4 +104,4 @@ def test_one_size_has_its_figures_at_the_top(run: Run) -> None:
 def test_the_least_time_is_printed_with_what_limits_it(run: Run) -> None:
     shown = run("plan", "dgx-a100", "--boxes", "2", "-c", "all_gather", "--size", "1M").out
     assert "least time" in shown
-    assert "longer: 512 KiB must enter box0 at 100 GB/s" in shown
+    assert "longer: 512 KiB must enter box0 at 187.5 GB/s" in shown

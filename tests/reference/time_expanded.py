@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass
 
 import highspy
@@ -20,7 +20,12 @@ class StepLink:
 
 
 def feasible(
-    nodes: int, links: Sequence[StepLink], needs: Mapping[int, Mapping[int, int]], steps: int
+    nodes: int,
+    links: Sequence[StepLink],
+    needs: Mapping[int, Mapping[int, int]],
+    steps: int,
+    *,
+    plain: Collection[int] = (),
 ) -> bool:
     """Whether each sink can have, within so many steps, what others hold.
 
@@ -29,6 +34,7 @@ def feasible(
 
     Args:
         needs: For each sink, bytes of each source.
+        plain: Nodes that do not copy: no more bytes of a source have left one, at any time, than have come.
     """
     if not steps:
         return not any(size for held in needs.values() for size in held.values())
@@ -62,6 +68,20 @@ def feasible(
     for e, link in enumerate(links):
         for t in range(steps - link.latency):
             row(-inf, link.rate, [(sent[source, e, t], 1.0) for source in sources])
+    for v in plain:
+        for source in sources:
+            for until in range(steps):
+                gone = [
+                    (sent[source, e, t], 1.0)
+                    for s, e, t in sent
+                    if s == source and links[e].tail == v and t <= until
+                ]
+                come = [
+                    (sent[source, e, t], -1.0)
+                    for s, e, t in sent
+                    if s == source and links[e].head == v and t + links[e].latency <= until
+                ]
+                row(-inf, 0.0, gone + come)
     for sink, held in needs.items():
         for source, size in held.items():
             if not size or source == sink:
@@ -94,15 +114,20 @@ def feasible(
 
 
 def least_steps(
-    nodes: int, links: Sequence[StepLink], needs: Mapping[int, Mapping[int, int]], *, most: int = 200
+    nodes: int,
+    links: Sequence[StepLink],
+    needs: Mapping[int, Mapping[int, int]],
+    *,
+    plain: Collection[int] = (),
+    most: int = 200,
 ) -> int:
     """The least number of steps."""
     low = 0
     high = 1
-    while not feasible(nodes, links, needs, high):
+    while not feasible(nodes, links, needs, high, plain=plain):
         low, high = high, 2 * high
         assert high <= most, "no schedule within the steps"
     while high - low > 1:
         middle = (low + high) // 2
-        low, high = (low, middle) if feasible(nodes, links, needs, middle) else (middle, high)
-    return high if low or not feasible(nodes, links, needs, 0) else 0
+        low, high = (low, middle) if feasible(nodes, links, needs, middle, plain=plain) else (middle, high)
+    return high if low or not feasible(nodes, links, needs, 0, plain=plain) else 0

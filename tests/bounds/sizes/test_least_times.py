@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import random
 from fractions import Fraction
+from itertools import permutations
 from math import ceil
 
 import numpy as np
@@ -14,6 +15,7 @@ from coppice.bounds import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.sizes.arrival import Sink
 from coppice.bounds.sizes.classes import class_network
+from coppice.bounds.sizes.describe import limit_words
 from coppice.bounds.sizes.least import TimeBound, TimeBounds
 from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork
 from coppice.collectives import Collective
@@ -98,14 +100,59 @@ def test_gathering_everywhere_takes_no_less_than_said(seed: int) -> None:
     collective = rng.choice([Collective.ALL_GATHER, Collective.BROADCAST])
     problem = problem_on(rng, topology, collective)
     size = int(2 * problem.shards)
-    found = TimeBounds(problem, MessageCosts()).least(size)
+    costs = MessageCosts(gpu_gb_per_s=rng.choice([None, Fraction(1)]))
+    found = TimeBounds(problem, costs).least(size)
+    check_time_bound(found)
     nodes = topology.rank_nodes.tolist()
     if collective is Collective.BROADCAST:
         held = {nodes[problem.root or 0]: size}
     else:
         held = dict(zip(nodes, [2 * each for each in problem.weights or [1] * len(nodes)], strict=True))
     needs = {sink: {node: part for node, part in held.items() if node != sink} for sink in nodes}
-    assert found.time_us * 1000 <= least_steps(topology.num_nodes, steps_of(topology, turned=False), needs)
+    network = TimedNetwork.of(topology, costs)
+    links = [
+        StepLink(a, b, int(c * network.scale), latency // network.units)
+        for a, b, c, latency in zip(
+            *(each.tolist() for each in (network.tail, network.head, network.capacity, network.latency)),
+            strict=True,
+        )
+    ]
+    plain = set(range(network.num_nodes)) - set(nodes)
+    assert found.time_us * 1000 <= least_steps(network.num_nodes, links, needs, plain=plain)
+
+
+def test_ranks_that_send_little_are_counted_together() -> None:
+    """Three ranks need a byte each of one that sends 1 of them at a time, or of each other once they have it."""
+    star = preset("star", gpus=4, gb_per_s=10)
+    costs = MessageCosts(gpu_gb_per_s=Fraction(1))
+    found = TimeBounds(Problem(star, "all_gather"), costs).least(4000)
+    check_time_bound(found)
+    assert (found.joint, found.time_us) == (True, 3)
+    assert limit_words(found) == "11.7 KiB must enter all GPUs in all at 4 GB/s"
+    alone = TimeBounds(Problem(star, "all_gather"), MessageCosts()).least(4000)
+    assert alone.time_us == Fraction(3, 10)
+    reduced = TimeBounds(Problem(star, "all_reduce"), costs).least(4000)
+    check_time_bound(reduced)
+    assert (reduced.cut, reduced.time_us) == (None, 6)
+    assert limit_words(reduced) == "all data must be sent 6 times by GPUs that send at most 1 GB/s each"
+    with pytest.raises(CheckError, match="sends are counted in an all-reduce"):
+        check_time_bound(dataclasses.replace(reduced, problem=Problem(star, "all_to_all")))
+
+
+@pytest.mark.parametrize("ranks", [1, 2, 3, 4])
+def test_an_all_reduce_sends_each_element_this_often(ranks: int) -> None:
+    """By trying all orders of messages: a state is what each rank knows."""
+    whole = (1 << ranks) - 1
+    states = {tuple(1 << i for i in range(ranks))}
+    sends = 0
+    while not any(all(known == whole for known in state) for state in states):
+        after = set()
+        for state in states:
+            for a, b in permutations(range(ranks), 2):
+                if state[a] | state[b] != state[b]:
+                    after.add((*state[:b], state[a] | state[b], *state[b + 1 :]))
+        states, sends = after, sends + 1
+    assert sends == 2 * (ranks - 1)
 
 
 @pytest.mark.parametrize("collective", ALL)
@@ -140,7 +187,8 @@ def test_certificates_that_were_changed_are_refused(collective: Collective) -> N
     for seed in range(40):
         rng = random.Random(f"change {collective} {seed}")
         problem = problem_on(rng, drawn(rng, most=6), collective)
-        found = TimeBounds(problem, MessageCosts(message_us=0.5)).least(rng.choice([200, 20_000]))
+        costs = MessageCosts(message_us=0.5, gpu_gb_per_s=rng.choice([None, Fraction(1, 4)]))
+        found = TimeBounds(problem, costs).least(rng.choice([200, 20_000]))
         if found.time_us == 0:
             continue
         for change in changes(rng, found):
@@ -160,6 +208,8 @@ def changes(rng: random.Random, found: TimeBound) -> list[TimeBound]:
         offset = cut.offset.copy()
         offset[rng.randrange(len(offset))] = int(cut.time_ns * cut.units) + 1
         more.append(dataclasses.replace(found, cut=dataclasses.replace(cut, offset=offset)))
+        if found.joint:
+            more.append(dataclasses.replace(found, sink=0))
         if cut.rate:
             more.append(dataclasses.replace(found, size_bytes=found.size_bytes - 1))
         more.append(

@@ -38,6 +38,9 @@ def limit_words(bound: TimeBound) -> str:
     if bound.priced is not None and bound.time_us:
         if isinstance(bound.priced.witness, LinkLengths):
             return f"{bound.problem.collective} as a flow: the links of the bottleneck are full all the time{start}"
+        if bound.priced.witness is None:
+            sends = plural(2 * bound.problem.topology.num_ranks - 2, "time")
+            return f"all data must be sent {sends} by GPUs that send at most {_limit(bound)} GB/s each{start}"
         sets = len(bound.priced.witness.cuts)
         return f"all data must leave and enter each of {plural(sets, 'set')} of nodes once{start}"
     return "nothing has to move"
@@ -45,16 +48,30 @@ def limit_words(bound: TimeBound) -> str:
 
 def _cut_words(bound: TimeBound, cut: MovingCut, sink: int) -> str:
     names = bound.problem.topology.node_ids
-    if not cut.rate:
+    if not cut.rate and not bound.joint:
         far = _early(cut)
         source = next(int(v) for v in bound.problem.topology.rank_nodes if far[v] and v != sink)
         ends = (names[sink], names[source]) if bound.turned else (names[source], names[sink])
         return f"what {ends[0]} has is {time_text(float(cut.time_ns / 1000))} away from {ends[1]}"
-    side = _final_side(bound, cut)
-    moved = f"{size_text(float(cut.needed))} must {'leave' if bound.turned else 'enter'} {side}"
+    moved = f"{size_text(float(cut.needed))} must {'leave' if bound.turned else 'enter'} "
+    moved += f"{_receivers(bound, cut)} in all" if bound.joint else _final_side(bound, cut)
+    if not cut.rate:
+        return f"{moved} after {time_text(float(cut.time_ns / 1000))} of latency"
     idle = cut.time_ns - cut.needed / cut.rate
     latency = f", and {time_text(float(idle / 1000))} of latency" if idle > 0 else ""
     return f"{moved} at {rate_text(cut.rate)} GB/s{latency}"
+
+
+def _limit(bound: TimeBound) -> str:
+    return rate_text(bound.costs.gpu_gb_per_s or Fraction(0))
+
+
+def _receivers(bound: TimeBound, cut: MovingCut) -> str:
+    """The ranks that the bytes of a joint cut are for (turned round: come from)."""
+    topology, early = bound.problem.topology, _early(cut)
+    names = [topology.node_ids[v] for v in topology.rank_nodes.tolist() if early[v]]
+    others = topology.num_ranks - len(names)
+    return "all GPUs" if others <= int(bound.problem.root is not None) else shortened(names, 4)
 
 
 def _early(cut: MovingCut) -> np.ndarray:
@@ -87,7 +104,7 @@ def witness_record(bound: TimeBound) -> WitnessJson:
     labels: list[LabelsJson] = []
     sink = None
     if bound.cut is not None and bound.sink is not None:
-        sink = topology.node_ids[bound.sink]
+        sink = None if bound.joint else topology.node_ids[bound.sink]
         nodes: dict[tuple[int, bool], list[str]] = {}
         for v, name in enumerate(topology.node_ids):
             nodes.setdefault((int(bound.cut.offset[v]), bool(bound.cut.from_end[v])), []).append(name)
@@ -111,6 +128,7 @@ def witness_record(bound: TimeBound) -> WitnessJson:
         "gpu_gb_per_s": None if costs.gpu_gb_per_s is None else float(costs.gpu_gb_per_s),
         "sink": sink,
         "turned": bound.turned,
+        "joint": bound.joint,
         "needed_to_sink_bytes": None if bound.cut is None else str(bound.cut.needed),
         "labels": labels,
     }

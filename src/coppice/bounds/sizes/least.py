@@ -2,8 +2,9 @@
 
 Every collective that gives a rank bytes of its own from others (an all-gather, a broadcast, a gather, an all-to-all),
 or takes them from it (the same turned round), is bounded by the time in which that rank alone could have them
-(:mod:`coppice.bounds.sizes.arrival`). An all-reduce makes every rank depend on M bytes of every other, and pays for
-disjoint sets (:mod:`coppice.bounds.sizes.priced`), as an all-to-all pays for lengths of links.
+(:mod:`coppice.bounds.sizes.arrival`). Where all ranks need the same, they need it at once: what all of them receive is
+sent by ranks. An all-reduce makes every rank depend on M bytes of every other, and pays for disjoint sets
+(:mod:`coppice.bounds.sizes.priced`), as an all-to-all pays for lengths of links.
 """
 
 from __future__ import annotations
@@ -12,6 +13,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
+from typing import NamedTuple
 
 import numpy as np
 
@@ -32,6 +34,9 @@ MOST_PAIRS = 64
 MOST_SINKS = 64
 """Ranks that are looked at, where no two are alike: those whose links are narrowest for what they need."""
 
+TO_ALL = (Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE_SCATTER, Collective.REDUCE)
+"""Collectives that give the same to all ranks, or take it from all of them."""
+
 TURNED = (Collective.REDUCE_SCATTER, Collective.REDUCE, Collective.SCATTER)
 """Collectives that are bounded with every link turned round: what one rank gives the others."""
 
@@ -46,8 +51,15 @@ class TimeBound:
     time_us: Fraction  # No schedule is faster; the start included
     cut: MovingCut | None = None  # The proof, from the first byte that leaves
     turned: bool = False  # The cut is one of the network in which every link leads the other way
+    joint: bool = False  # And of that whose ways out of ranks begin at one node: all ranks at once
     sink: int | None = None  # Node that needs what crosses the cut
     priced: PricedLinks | None = None  # Or this
+
+
+class _Need(NamedTuple):
+    turned: bool
+    joint: bool
+    sink: Sink
 
 
 class TimeBounds:
@@ -75,20 +87,33 @@ class TimeBounds:
         problem, costs = self.problem, self.costs
         best = TimeBound(problem=problem, costs=costs, size_bytes=size_bytes, time_us=Fraction(0))
         least_ns = Fraction(0)
-        if self._priced is not None:
-            least_ns = self._priced.least_time(size_bytes)
-            best = replace(best, priced=self._priced if least_ns else None)
+        for priced in self._priced:
+            time_ns = priced.least_time(size_bytes)
+            if time_ns > least_ns:
+                least_ns, best = time_ns, replace(best, priced=priced)
         part = size_bytes / problem.shards if problem.shards else Fraction(0)
-        for turned, sink in self._sinks:
-            found = sink.least_time(part, least_ns)
+        for need in self._needs:
+            found = need.sink.least_time(part, least_ns)
             if found is not None:
                 least_ns = found.time_ns
-                best = replace(best, cut=found, turned=turned, sink=sink.node, priced=None)
+                best = replace(
+                    best, cut=found, turned=need.turned, joint=need.joint, sink=need.sink.node, priced=None
+                )
         start = Fraction(str(costs.start_us)) if least_ns else Fraction(0)
         return replace(best, time_us=least_ns / 1000 + start)
 
     @cached_property
-    def _priced(self) -> PricedLinks | None:
+    def _priced(self) -> list[PricedLinks]:
+        """Bounds from prices: those of the bound on the rate, and sends where ranks send less than their links."""
+        problem, witness = self.problem, self._witness()
+        found = [] if witness is None else [priced_links(problem, self._network, witness)]
+        limited = self.costs.gpu_gb_per_s is not None and not self._helped
+        if limited and problem.collective is Collective.ALL_REDUCE:
+            found.append(priced_links(problem, self._network, None))
+        return found
+
+    def _witness(self) -> CutFamily | LinkLengths | None:
+        """What prices links for all schedules of the collective, if anything."""
         problem = self.problem
         witness: CutFamily | LinkLengths | None = None
         if problem.collective is Collective.ALL_TO_ALL:
@@ -105,23 +130,46 @@ class TimeBounds:
                 phase = bound_of(problem.phases[1])
                 parts = bottleneck_parts(problem.topology, phase.inv_rate)
                 witness = partition_bound(problem.topology, parts).proof if len(parts) > 1 else None
-        return None if witness is None else priced_links(problem, self._network, witness)
+        return witness
 
     @cached_property
-    def _sinks(self) -> list[tuple[bool, Sink]]:
-        """The ranks whose bytes are looked at, one of each class; those that are likely to need most time first."""
+    def _needs(self) -> list[_Need]:
+        """What is looked at: a rank of each class, those that are likely to need most time first, and all at once."""
         made = [
-            (turned, sink)
-            for turned, node, share in self._needs()
+            _Need(turned=turned, joint=False, sink=sink)
+            for turned, node, share in self._shares()
             if (sink := Sink.of(self._turned if turned else self._network, node, share)) is not None
         ]
-        return sorted(made, key=lambda each: (each[1].distance, -each[1].room), reverse=True)
+        made.sort(key=lambda each: (each.sink.distance, -each.sink.room), reverse=True)
+        if self.problem.collective in TO_ALL and not self._helped:
+            turned = self.problem.collective in TURNED
+            network = (self._turned if turned else self._network).joint(self._opens(turned=turned)).reversed()
+            sink = Sink.of(network, network.num_nodes - 1, self._received())
+            made += [] if sink is None else [_Need(turned=turned, joint=True, sink=sink)]
+        return made
+
+    def _received(self) -> dict[int, int]:
+        """Parts of the message that each node receives, or sends, if all ranks are to have what they need."""
+        problem, nodes = self.problem, self.problem.topology.rank_nodes.tolist()
+        if problem.root is not None:
+            return {node: int(node != nodes[problem.root]) for node in nodes}
+        weights = problem.weights or [1] * len(nodes)
+        return {node: sum(weights) - weight for node, weight in zip(nodes, weights, strict=True)}
+
+    def _opens(self, *, turned: bool) -> dict[int, int]:
+        """Units after which each rank can have something to pass on."""
+        problem, nodes = self.problem, self.problem.topology.rank_nodes.tolist()
+        if problem.root is None:
+            return dict.fromkeys(nodes, 0)
+        network = self._turned if turned else self._network
+        ways = nearest(network.tail, network.head, network.latency, [nodes[problem.root]])
+        return {node: ways[node] for node in nodes}
 
     @cached_property
     def _turned(self) -> TimedNetwork:
         return self._network.reversed()
 
-    def _needs(self) -> Iterator[tuple[bool, int, Mapping[int, int]]]:
+    def _shares(self) -> Iterator[tuple[bool, int, Mapping[int, int]]]:
         """Direction, sink, and what each node has for it in parts of the message."""
         problem = self.problem
         collective, nodes = problem.collective, problem.topology.rank_nodes.tolist()

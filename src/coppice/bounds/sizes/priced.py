@@ -10,6 +10,12 @@ a(e) - in(x) - out(y)) bytes, in and out being distances from and to the nearest
 Prices are those of a bound on the rate: a family of disjoint sets for an all-reduce (docs/theory.md, Theorem 7),
 lengths of links for an all-to-all. For S -> infinity this is that bound, and the latencies of the links that it prices
 come on top of it.
+
+**Sends of an all-reduce.** Each element is sent 2 (n - 1) times by the n ranks: consider the first moment at which some
+rank has its result. Every other rank's term has left that rank by then, each in a message of its own that was the
+first to bring it on, and none of the others has the result yet: each must get one more message. So links out of ranks
+have a price of 1, and W = 2 (n - 1) (docs/theory.md, Theorem 13). That counts where ranks send less than their links
+take.
 """
 
 from __future__ import annotations
@@ -30,7 +36,7 @@ class PricedLinks:
     """A bound from prices, for every size: bytes that must be paid for, and when each link can be used first."""
 
     network: TimedNetwork
-    witness: CutFamily | LinkLengths  # What the prices come from
+    witness: CutFamily | LinkLengths | None  # What the prices come from; None: the sends of an all-reduce
     work: Fraction  # Price that a byte of the message costs at least
     price: tuple[int, ...]  # Of each link of the network
     begin: tuple[int, ...]  # Units of time that each link is of no use, in all
@@ -57,10 +63,16 @@ class PricedLinks:
         return root / network.units
 
 
-def priced_links(problem: Problem, network: TimedNetwork, witness: CutFamily | LinkLengths) -> PricedLinks:
-    """The bound on time that the witness of a bound on the rate gives."""
-    if isinstance(witness, LinkLengths):
-        price: list[int] = list(witness.length)
+def priced_links(
+    problem: Problem, network: TimedNetwork, witness: CutFamily | LinkLengths | None
+) -> PricedLinks:
+    """The bound on time that the witness of a bound on the rate gives, or the sends of an all-reduce."""
+    price: list[int]
+    if witness is None:
+        price = np.isin(network.tail, problem.topology.rank_nodes).astype(int).tolist()
+        work = Fraction(2 * (problem.topology.num_ranks - 1))
+    elif isinstance(witness, LinkLengths):
+        price = list(witness.length)
         work = _lengths_paid(problem, price)
     else:
         price, work = _family_prices(problem, witness)

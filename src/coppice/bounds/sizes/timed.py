@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
@@ -100,6 +100,29 @@ class TimedNetwork:
     def reversed(self) -> TimedNetwork:
         """The network in which every link leads the other way."""
         return replace(self, tail=self.head, head=self.tail)
+
+    def joint(self, opens: Mapping[int, int]) -> TimedNetwork:
+        """The same with one more node, the last, from which the links out of all given nodes lead.
+
+        Args:
+            opens: Units of time after which the links out of each of them are of use.
+
+        Examples:
+            >>> from coppice.topology.presets import preset
+            >>> network = TimedNetwork.of(preset("chain", gpus=3), MessageCosts()).joint({0: 0, 1: 5, 2: 9})
+            >>> [(int(a), int(b)) for a, b in zip(network.tail, network.head)], network.latency.tolist()
+            ([(3, 1), (3, 0), (3, 2), (3, 1)], [0, 5, 5, 9])
+        """
+        after = np.full(self.num_nodes, -1, dtype=np.int64)
+        for node, units in opens.items():
+            after[node] = units
+        moved = after[self.tail]
+        return replace(
+            self,
+            num_nodes=self.num_nodes + 1,
+            tail=np.where(moved >= 0, np.int32(self.num_nodes), self.tail),
+            latency=self.latency + np.maximum(moved, 0),
+        )
 
 
 def nearest(

@@ -50,6 +50,7 @@ class WitnessJson(TypedDict):
     gpu_gb_per_s: float | None
     sink: str | None
     turned: bool
+    joint: bool
     needed_to_sink_bytes: Exact | None
     labels: list[LabelsJson]
 

@@ -40,6 +40,7 @@ class _CutRow(msgspec.Struct, forbid_unknown_fields=True):
     units: Count
     offset: list[Count]
     from_end: list[bool]
+    joint: bool = False
 
 
 class _CostsRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -59,6 +60,7 @@ class _SizeRow(msgspec.Struct, forbid_unknown_fields=True):
     costs: _CostsRow
     cut: _CutRow | None = None
     proof: ProofRow | None = None
+    sends: bool = False  # The proof counts the sends of an all-reduce
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
@@ -121,9 +123,12 @@ def _row(bound: TimeBound) -> dict[str, Any]:
             "units": bound.cut.units,
             "offset": bound.cut.offset.tolist(),
             "from_end": bound.cut.from_end.tolist(),
+            "joint": bound.joint,
         }
-    elif bound.priced is not None:
+    elif bound.priced is not None and bound.priced.witness is not None:
         row["proof"] = proof_row(bound.problem.topology, bound.priced.witness)
+    elif bound.priced is not None:
+        row["sends"] = True
     return row
 
 
@@ -183,18 +188,14 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         time_us=read_fraction(row.time_us, f"{where}.time_us"),
     )
     if row.cut is None:
-        if row.proof is None:
+        if row.proof is None and not row.sends:
             return found
-        witness = read_proof(problem.topology, row.proof, f"{where}.proof")
+        witness = None if row.proof is None else read_proof(problem.topology, row.proof, f"{where}.proof")
         return TimeBound(**{**vars(found), "priced": priced_links(problem, network, witness)})
-    count = len(row.cut.offset)
-    if (
-        count != network.num_nodes
-        or len(row.cut.from_end) != count
-        or not 0 <= row.cut.sink < network.num_nodes
-    ):
+    count, expected = len(row.cut.offset), network.num_nodes + row.cut.joint
+    if count != expected or len(row.cut.from_end) != count or not 0 <= row.cut.sink < count:
         raise InputError(
-            f"expected labels of {network.num_nodes} nodes at {where}.cut, found {count}: write the bounds again."
+            f"expected labels of {expected} nodes at {where}.cut, found {count}: write the bounds again."
         )
     if row.cut.units != network.units:
         raise InputError(
@@ -207,7 +208,8 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         from_end=np.array(row.cut.from_end, dtype=np.bool_),
         units=row.cut.units,
     )
-    return TimeBound(**{**vars(found), "cut": cut, "turned": row.cut.turned, "sink": row.cut.sink})
+    sides = {"turned": row.cut.turned, "joint": row.cut.joint, "sink": row.cut.sink}
+    return TimeBound(**{**vars(found), "cut": cut, **sides})
 
 
 def _amount(value: float, where: str) -> float:

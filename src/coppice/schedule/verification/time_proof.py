@@ -13,14 +13,23 @@ at T are impossible in T and less; and bytes that equal it are impossible in les
 little less time, when the labels that are counted from the end move with it: if the links that are open longer with
 more time have a higher rate than those that are open less long.
 
+**All ranks at once.** What a rank receives comes last from the way out of some rank, which is of use once that rank can
+have anything: at once where all have shares, after the distance from the root of a broadcast. So ranks take apart into
+a way in and a way out, and all that they receive together is bounded by moving cuts of the turned network, in which the
+ways in supply one node, from which all ways out begin. No copies are made between these: switches must not copy.
+
 **Prices.** A witness of a bound on the rate gives links prices, and says what a byte of the message pays at least. Link
 e = (x, y) is of use between the distance of x from the nearest rank and T less the distance from y to the nearest one.
+Without a witness each byte of an all-reduce is sent by ranks 2 (n - 1) times.
 """
 
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 from fractions import Fraction
+
+import numpy as np
 
 from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
@@ -54,7 +63,9 @@ def check_time_bound(bound: TimeBound) -> None:
         proved = bound.cut.time_ns
         if bound.turned:
             network = network.reversed()
-        _check_cut(problem, network, bound.size_bytes, bound.cut, bound.sink, turned=bound.turned)
+        if bound.joint:
+            network = _joint(problem, network)
+        _check_cut(problem, network, bound, bound.cut, bound.sink)
     elif bound.priced is not None:
         proved = (bound.time_us - start) * 1000
         _check_prices(problem, network, bound.size_bytes, bound.priced.witness, proved)
@@ -67,21 +78,50 @@ def check_time_bound(bound: TimeBound) -> None:
         )
 
 
-def _check_cut(
-    problem: Problem, network: TimedNetwork, size_bytes: int, cut: MovingCut, sink: int, *, turned: bool
-) -> None:
+def _joint(problem: Problem, network: TimedNetwork) -> TimedNetwork:
+    """The turned network in which all links out of ranks begin at one node, the last."""
+    if problem.collective not in (
+        *(Collective.ALL_GATHER, Collective.REDUCE_SCATTER),
+        *(Collective.BROADCAST, Collective.REDUCE),
+    ):
+        raise CheckError(f"the ranks of {problem.collective} do not all need the same.")
+    ranks = problem.topology.rank_nodes.tolist()
+    tail, head, latency = (each.tolist() for each in (network.tail, network.head, network.latency))
+    opens = dict.fromkeys(ranks, 0)
+    if problem.root is not None:
+        away = _distances(tail, head, latency, [ranks[problem.root]])
+        opens = {node: away[node] for node in ranks}
+    begins = [network.num_nodes if node in opens else node for node in tail]
+    units = [opens.get(node, 0) + each for node, each in zip(tail, latency, strict=True)]
+    return replace(
+        network,
+        num_nodes=network.num_nodes + 1,
+        tail=network.head,
+        head=np.array(begins, dtype=np.int32),
+        latency=np.array(units, dtype=np.int64),
+    )
+
+
+def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: MovingCut, sink: int) -> None:
     time = cut.time_ns * network.units
     label = [
         time - offset if from_end else Fraction(offset)
         for offset, from_end in zip(cut.offset.tolist(), cut.from_end.tolist(), strict=True)
     ]
     names = problem.topology.node_ids
-    if len(label) != network.num_nodes or min(label) < 0 or max(label) > time or label[sink] != time:
-        raise CheckError(
-            f"labels must be of all {network.num_nodes} nodes, between 0 and the time, which {names[sink]} has."
-        )
+    if bound.joint:
+        fits, name = sink == network.num_nodes - 1, "the ways out of all ranks"
+    else:
+        fits, name = sink < len(names), names[sink] if sink < len(names) else "a node without a name"
+    if not fits or len(label) != network.num_nodes:
+        raise CheckError(f"labels must be of all {network.num_nodes} nodes, and lead to one that is there.")
+    if min(label) < 0 or max(label) > time or label[sink] != time:
+        raise CheckError(f"labels must lie between 0 and the time, which {name} must have.")
     early = [v for v, each in enumerate(label) if not each]
-    held = _held(problem, size_bytes, sink, early, turned=turned)
+    if bound.joint:
+        held = _held_in_all(problem, bound.size_bytes, early, turned=bound.turned)
+    else:
+        held = _held(problem, bound.size_bytes, sink, early, turned=bound.turned)
     moves = [
         each > 0 and (from_end or each == time)
         for each, from_end in zip(label, cut.from_end.tolist(), strict=True)
@@ -102,9 +142,21 @@ def _check_cut(
             rising += capacity * (moves[head] - moves[tail])
     if held < room or (held == room and held and rising <= 0) or (not held and not early):
         raise CheckError(
-            f"{float(held):g} bytes must reach {names[sink]}, and the links of the cut let through {float(room):g} "
+            f"{float(held):g} bytes must reach {name}, and the links of the cut let through {float(room):g} "
             f"in {float(cut.time_ns / 1000):g} us: this proves nothing."
         )
+
+
+def _held_in_all(problem: Problem, size_bytes: int, early: list[int], *, turned: bool) -> Fraction:
+    """Bytes that the ranks of some nodes receive together (turned round: send)."""
+    if turned is not (problem.collective in (Collective.REDUCE_SCATTER, Collective.REDUCE)):
+        raise CheckError(f"this cut leads the wrong way for {problem.collective}.")
+    nodes = problem.topology.rank_nodes.tolist()
+    inside = [i for i, node in enumerate(nodes) if node in set(early)]
+    if problem.root is not None:
+        return Fraction(size_bytes * sum(i != problem.root for i in inside))
+    weights = problem.weights or (1,) * len(nodes)
+    return size_bytes / problem.shards * sum(sum(weights) - weights[i] for i in inside)
 
 
 def _held(problem: Problem, size_bytes: int, sink: int, early: list[int], *, turned: bool) -> Fraction:
@@ -142,10 +194,17 @@ def _check_prices(
     problem: Problem,
     network: TimedNetwork,
     size_bytes: int,
-    witness: CutFamily | LinkLengths,
+    witness: CutFamily | LinkLengths | None,
     time_ns: Fraction,
 ) -> None:
-    price, work = link_prices(problem, witness)
+    if witness is not None:
+        price, work = link_prices(problem, witness)
+    elif problem.collective is Collective.ALL_REDUCE:
+        ranked = set(problem.topology.rank_nodes.tolist())
+        price = [int(node in ranked) for node in network.tail.tolist()]
+        work = Fraction(2 * (problem.topology.num_ranks - 1))
+    else:
+        raise CheckError(f"sends are counted in an all-reduce, found {problem.collective}.")
     ranks = problem.topology.rank_nodes.tolist()
     into = _distances(network.tail.tolist(), network.head.tolist(), network.latency.tolist(), ranks)
     out = _distances(network.head.tolist(), network.tail.tolist(), network.latency.tolist(), ranks)
