@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections import defaultdict
 from collections.abc import Iterator
+from functools import cache
 from typing import Any, NamedTuple
 
 import pytest
@@ -75,6 +76,7 @@ def options() -> Iterator[tuple[str, Any, str]]:
                 yield next(name for name in each.opts if name.startswith("--")), each, words
 
 
+@cache
 def declared() -> dict[str, list[Declared]]:
     found: dict[str, list[Declared]] = defaultdict(list)
     for name, each, words in options():
