@@ -9,12 +9,15 @@ import pytest
 
 import coppice
 from coppice import bound
+from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.comparison import compare, measurement, planned
 from coppice.comparison.measurement import Bodies, candidates, fastest_value
 from coppice.comparison.plan_sets import plan_set
-from coppice.comparison.planned import plan_for
+from coppice.comparison.planned import _unlike, plan_for
 from coppice.errors import InputError
+from coppice.planners.alternatives import Alternative, alternatives
+from coppice.planners.choice import PlannerOptions
 from coppice.schedule.messages import Messages
 from coppice.simulation import simulator
 from coppice.simulation.models import model_of
@@ -210,3 +213,30 @@ def test_sets_of_plans_with_gpus_that_relay() -> None:
     plans = plan_set(problem, "1K:16M:128", relay_gpus=True, ring=False).plans
     assert all(row.simulated_seconds <= 1.03 * row.fastest_seconds for row in plans.sizes)
     assert any(each.plan.planner != "forest" for each in plans.ranges)
+
+
+@pytest.mark.parametrize(("name", "more"), [("dgx-a100", {"boxes": 2}), ("mi250", {}), ("star", {"gpus": 5})])
+def test_variants_that_are_left_out_take_as_long_as_one_that_stays(
+    name: str, more: dict[str, object]
+) -> None:
+    problem = Problem(preset(name, **more), "all_reduce")
+    choice = PlannerOptions.of(
+        problem,
+        algorithm=None,
+        parameters={},
+        order="auto",
+        relay_gpus=False,
+        trees=None,
+        tolerance=None,
+        in_network=False,
+    )
+    made = list(alternatives(problem, choice, bound_of(problem)))
+    kept = _unlike(iter(made))
+    assert kept[0] is made[0]
+
+    def times(one: Alternative) -> list[float]:
+        assumed = model_of(None)
+        return [fastest(one.made.body, size, model=assumed).time_us for size in (1024, 2**20)]
+
+    stays = [times(each) for each in kept]
+    assert all(times(each) in stays for each in made)

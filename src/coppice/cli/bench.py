@@ -68,7 +68,8 @@ def bench(
         network = options.network(end.ranks)
         talk = end.rank == 0
         if talk and not as_json:
-            source = options.spec or "one switch between all ranks, none was given"
+            of_plan = None if options.given is None else f"that of {options.given}"
+            source = options.spec or of_plan or "one switch between all ranks, none was given"
             moved = f"{chosen} on {end.device.name}" if isinstance(end, PutSignalEngine) else chosen
             _say(f"# coppice bench {what} on {end.ranks} ranks, engine {moved}, topology {source}")
             _say(

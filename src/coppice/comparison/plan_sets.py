@@ -93,11 +93,8 @@ def plan_set(
         return preferred(made, wanted, time_us)
 
     single = plan_for(problem, sizes, model=model, effort=effort, take=take, on_stage=on_stage, **options)
-    left = {
-        key: value
-        for key, value in planner_options(options).items()
-        if key not in ("collective", "root", "weights", "demands")
-    }
+    posed = ("collective", "root", "weights", "demands")
+    left = planner_options({name: value for name, value in options.items() if name not in posed})
     made: dict[int, Plan] = {id(single.preferred.taken): single.result.plan}
     for run in runs:
         if id(run.taken) not in made:

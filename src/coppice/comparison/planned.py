@@ -113,7 +113,7 @@ def plan_for(
         return known[key]
 
     def choose(variants: Iterator[Alternative]) -> Alternative:
-        made = list(variants)
+        made = _unlike(variants)
         best = {size: min(time_us(one.made.body, size) for one in made) for size in wanted}
         if not any(options.get(name) for name in _CLOSED):
             limits = {size: least[size].time_us * NEAR for size in wanted}
@@ -123,6 +123,31 @@ def plan_for(
 
     result = plan(posed, choose=choose, **options)
     return SizedPlan(result=result, preferred=found[-1], least=least)
+
+
+def _unlike(variants: Iterator[Alternative]) -> list[Alternative]:
+    """Variants without those whose trees are those of an earlier one: several trees of a root may come to the same."""
+    found: dict[object, Alternative] = {}
+    for each in variants:
+        body = each.made.body
+        found.setdefault(_trees_of(body) if isinstance(body, Forest) else id(body), each)
+    return list(found.values())
+
+
+def _trees_of(forest: Forest) -> tuple[object, ...]:
+    """What two forests share that differ in the unit of their weights alone."""
+    weight = forest.tree_weight // max(1, int(np.gcd.reduce(forest.tree_weight)))
+    columns = (
+        weight,
+        forest.tree_root,
+        forest.tree_phase,
+        forest.tree_start,
+        forest.edge_src,
+        forest.edge_dst,
+    )
+    paths = (forest.edge_path, forest.path_start, forest.path_nodes)
+    images = None if forest.symmetry is None else forest.symmetry.generators.tobytes()
+    return (images, *(each.tobytes() for each in (*columns, *paths)))
 
 
 _CLOSED = ("algorithm", "trees", "tolerance", "in_network")

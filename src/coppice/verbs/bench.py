@@ -36,7 +36,8 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
     algorithms: Annotated[
         str,
         option(
-            "forest, names of `coppice algorithms`, native (the library's own) and direct (of --engine shm).",
+            "forest, names of `coppice algorithms`, plan files and sets of plans (folders), native (the library's own) "
+            "and direct (of --engine shm).",
             "--algorithm",
             "-a",
             metavar="LIST",
@@ -46,7 +47,7 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
     topology: Annotated[
         str | None,
         option(
-            f"Preset or file [default: ${TOPOLOGY_VARIABLE}, else one switch between all ranks].",
+            f"Preset or file [default: ${TOPOLOGY_VARIABLE}, else that of a plan, or one switch between all ranks].",
             metavar="TOPOLOGY",
         ),
     ] = None
@@ -70,10 +71,20 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
         """The algorithms."""
         return [name.strip() for name in self.algorithms.split(",") if name.strip()]
 
+    @property
+    def given(self) -> str | None:
+        """The first plan file or set of plans among the algorithms."""
+        from coppice.run.planned import is_plan_file
+
+        return next(filter(is_plan_file, self.names), None)
+
     def network(self, ranks: int) -> Topology:
         """What is planned for."""
+        from coppice.run.planned import topology_in_file
         from coppice.topology.load import load
 
+        if self.spec is None and self.given is not None:
+            return topology_in_file(self.given)
         if self.spec is not None:
             parameters: dict[str, Any] = dict(parse_settings(self.settings or ()))
             return load(self.spec, boxes=self.boxes, **parameters)

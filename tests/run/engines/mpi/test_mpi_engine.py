@@ -130,4 +130,8 @@ def test_a_set_of_plans_runs_each_size_by_its_plan(library: str, tmp_path: Path)
     )
     assert done.returncode == 0, done.stdout + done.stderr
     assert "7 of 7 sums are right on 4 ranks" in done.stdout
+    words = ["bench", "all_reduce", "--engine", "mpi", "-b", "256", "-e", "4K", "-n", "2", "-w", "0"]
+    done = run_mpi(library, 4, ["-m", "coppice", *words, "-a", str(tmp_path / "plans")])
+    assert done.returncode == 0, done.stdout + done.stderr
+    assert f"topology that of {tmp_path / 'plans'}" in done.stdout
     assert not (tmp_path / "cache").exists()  # nothing was planned
