@@ -20,7 +20,6 @@ from coppice.iteration.policies.whole.syndicate import Syndicate
 from coppice.training.torch.core.agree import require_equal_arguments
 from coppice.training.torch.core.optimizer import ScheduledOptimizer
 from coppice.training.torch.core.streams import Streams
-from coppice.training.torch.data_parallel.online import TuningOptions
 from coppice.training.torch.data_parallel.recorder import data_parallel_policy
 from coppice.training.torch.data_parallel.schedule import OverlapSchedule
 from coppice.training.torch.whole.lina import schedule_mixture
@@ -97,7 +96,11 @@ def schedule(
         raise InputError(
             "expected an optimizer that is not scheduled yet, found one that is: call optimizer.close() first."
         )
-    tuning = TuningOptions(mode=tune, trials=trials, window=window)
+    if not isinstance(tune, bool) and tune not in ("simulation", "training"):
+        raise InputError(f"expected `tune` True, False, 'simulation' or 'training', found {tune!r}.")
+    for name, value in (("trials", trials), ("window", window)):
+        if value is not None and value < 1:
+            raise InputError(f"expected `{name}` of 1 or more, found {value}.")
     told: dict[str, object] = {"tune": tune, "trials": trials, "window": window, "network": network}
     told |= {"recorded": recorded, "unused": unused, "servers": servers}
     times: dict[str, Any] = {"network": network, "recorded": recorded, "timeout_s": timeout_s}
@@ -135,7 +138,7 @@ def schedule(
         optimizer,
         made_policy,
         Streams(group),
-        tuning=tuning,
+        tuning=(tune, trials, window),
         network=network,
         recorded=recorded,
         timeout_s=timeout_s,

@@ -10,13 +10,11 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
 from typing import Any
 
 import msgspec
 import torch
 
-from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.data_parallel.online import MeasuredTrial, OnlineTuner
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
@@ -33,39 +31,24 @@ _Told = tuple[Mapping[str, Any], bool, list[MeasuredTrial]]
 """Settings, whether trials follow, and those that were made."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class TuningOptions:
-    """Options of tuning.
-
-    Raises:
-        InputError: If one is none of these.
-    """
-
-    mode: bool | str  # `simulation`, `training` by measured windows, True both, False neither
-    trials: int | None  # Trials in the training; None: as many as the policy says
-    window: int  # Iterations of a window
-
-    def __post_init__(self) -> None:
-        if not isinstance(self.mode, bool) and self.mode not in ("simulation", "training"):
-            raise InputError(f"expected `tune` True, False, 'simulation' or 'training', found {self.mode!r}.")
-        for name, value in (("trials", self.trials), ("window", self.window)):
-            if value is not None and value < 1:
-                raise InputError(f"expected `{name}` of 1 or more, found {value}.")
-
-
 class TrainingTuner:
     """Trials of a policy's settings, on every rank.
 
     Args:
-        options: How settings are found.
         streams: The ranks, and where they talk.
         device: Where they compute.
+        mode: How settings are found: `simulation`, `training` by measured windows, True both, False neither.
+        trials: Trials in the training; None: as many as the policy says.
+        window: Iterations of a window.
     """
 
-    def __init__(self, options: TuningOptions, streams: Streams, device: torch.device) -> None:
+    def __init__(
+        self, streams: Streams, device: torch.device, *, mode: bool | str, trials: int | None, window: int
+    ) -> None:
         self.trials: list[MeasuredTrial] = []  # What was measured
         self.active = False  # There are trials to come
-        self._options, self._streams, self._device = options, streams, device
+        self._mode, self._most, self._window = mode, trials, window
+        self._streams, self._device = streams, device
         self._clock = DeviceClock(device)
         self._tuner: OnlineTuner | None = None
         self._iteration = 0
@@ -73,17 +56,17 @@ class TrainingTuner:
 
     def begin(self, policy: DataParallelPolicy, workload: LayerWorkload) -> DataParallelPolicy:
         """Policy with initial settings from rank 0; collective over the ranks."""
-        if not self._options.mode:
+        if not self._mode:
             return policy
 
         def settings() -> _Told:
-            if self._options.mode == "simulation":
+            if self._mode == "simulation":
                 return policy.tune(workload), False, []
             self._tuner = OnlineTuner(
                 policy,
                 workload,
-                simulated=self._options.mode is True,
-                trials=self._options.trials,
+                simulated=self._mode is True,
+                trials=self._most,
                 known=self.trials,
             )
             return self._proposed(self._tuner)
@@ -94,7 +77,7 @@ class TrainingTuner:
         """Start an iteration; return the policy with its current settings."""
         if not self.active:
             return policy
-        count, window = self._iteration, self._options.window
+        count, window = self._iteration, self._window
         self._iteration += 1
         if count % window == 0 and self._first:
             self._ticks.append(self._clock.now())

@@ -10,6 +10,7 @@ reads a parameter next waits for its sum and updates it first.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
 import torch
@@ -51,7 +52,7 @@ from coppice.training.torch.data_parallel.client import (
 )
 from coppice.training.torch.data_parallel.executors import MessageExecutor
 from coppice.training.torch.data_parallel.gradientflow import STATE_KEY, UNDERLYING, SparseSums, require_whole
-from coppice.training.torch.data_parallel.online import TrainingTuner, TuningOptions
+from coppice.training.torch.data_parallel.online import TrainingTuner
 from coppice.training.torch.data_parallel.ooo import DeferredGradients
 from coppice.training.torch.data_parallel.poseidon import LinearFactors
 from coppice.training.torch.data_parallel.recorder import LaunchPlan, Readers, Recorder, launch_plan
@@ -76,7 +77,9 @@ class OverlapSchedule:
         policy: DataParallelPolicy,
         streams: Streams,
         *,
-        tuning: TuningOptions,
+        tuning: tuple[
+            bool | str, int | None, int
+        ],  # How settings are found, by how many trials, in which windows
         network: tuple[float, float] | None,
         recorded: int,
         timeout_s: float,
@@ -121,7 +124,7 @@ class OverlapSchedule:
             weights=self._weights,
             watch=self._watch,
         )
-        self._tuner = TrainingTuner(tuning, streams, self._trained[0].device)
+        self._tuning = tuning
         self._used: UsedTensors | None = None
         if unused:
             require_whole_gradients(self._sparse is None)
@@ -135,7 +138,7 @@ class OverlapSchedule:
                 servers,
                 optimizer,
                 ranks=(streams.rank, len(streams.ranks)),
-                tunes=tuning.mode in (True, "training"),
+                tunes=tuning[0] in (True, "training"),
                 unused=unused,
                 timeout_s=timeout_s,
             )
@@ -160,6 +163,12 @@ class OverlapSchedule:
         self._attached.add(model, model.register_state_dict_pre_hook(lambda *_: self.flush()))  # type: ignore[no-untyped-call]
         self._adopt(self._recorder.first_plan(self.policy, whole=self._sparse is None))
         self.optimizer = ScheduledOptimizer.of(optimizer, self)
+
+    @cached_property
+    def _tuner(self) -> TrainingTuner:
+        mode, trials, window = self._tuning
+        device = self._trained[0].device
+        return TrainingTuner(self._streams, device, mode=mode, trials=trials, window=window)
 
     @property
     def workload(self) -> LayerWorkload | None:
