@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import time
+from pathlib import Path
 
 import numpy as np
 from mpi4py import MPI
@@ -18,7 +19,7 @@ from coppice.topology.presets import preset
 def main(fault: str) -> None:
     world = MPI.COMM_WORLD
     rank = world.Get_rank()
-    where = world.bcast(tempfile.mkdtemp() if rank == 0 else None)
+    where = Path(world.bcast(tempfile.mkdtemp() if rank == 0 else None))
     group = Communicator(
         MpiEngine(exchange_timeout_s=300),
         preset("ring", gpus=world.Get_size()),
@@ -34,7 +35,7 @@ def main(fault: str) -> None:
                 group.close()
                 return
             if fault == "hang":
-                time.sleep(12)
+                wait_for([where / f"gave-up-{other}" for other in range(world.Get_size()) if other != rank])
             if fault == "size":
                 data = data[:-1]
             if fault == "type":
@@ -47,7 +48,15 @@ def main(fault: str) -> None:
         print(f"rank {rank}: done", flush=True)
     except RunError as error:
         print(f"rank {rank}: {type(error).__name__}: {error}", flush=True)
+        (where / f"gave-up-{rank}").touch()
     group.close()
+
+
+def wait_for(files: list[Path]) -> None:
+    """Until there are these files; half a minute at most, after which the others go on without them."""
+    end = time.monotonic() + 30
+    while not all(each.exists() for each in files) and time.monotonic() < end:
+        time.sleep(0.1)
 
 
 if __name__ == "__main__":
