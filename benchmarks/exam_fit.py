@@ -58,6 +58,8 @@ FITTED_MODULES = {
     estimate: ("ROUTED_PASSES", "CAST_PASSES"),
 }
 
+UNFITTED = ("fsdp-eager",)
+"""Frameworks with too few runs: their passes are those of others whose kernels are alike, and of their source code."""
 IMPORTANCE = {"vtrain_multi": 6, "selene": 4, "megatron_sc21": 3, "nanotron_h100": 4}
 """Sources that tell every setting of their runs: how many times as much as those of others they count."""
 
@@ -95,7 +97,6 @@ USUAL = {
     "scaling.norm_passes": 16.0,
     "scaling.gradient_share": 0.1,
     "scaling-unfused.norm_passes": 22.0,
-    "fsdp-eager.norm_passes": 40.0,
     "scaling-unfused.gradient_share": 0.1,
     "module.TILE_POWER": 1.0,
     "module.MISALIGNED": 0.7,
@@ -133,7 +134,10 @@ def started() -> Constants:
         found |= {f"{gpu}.attention.{name}": share for name, share in calibration.attention_share.items()}
     found["all.stall_share"] = CALIBRATIONS["A100-80G"].stall_share
     for framework in FRAMEWORKS.values():
-        found |= {f"{framework.name}.{name}": getattr(framework, name) or 0.5 for name in FITTED_FRAMEWORK}
+        if framework.name not in UNFITTED:
+            found |= {
+                f"{framework.name}.{name}": getattr(framework, name) or 0.5 for name in FITTED_FRAMEWORK
+            }
     for module, names in FITTED_MODULES.items():
         found |= {f"module.{name}": getattr(module, name) for name in names}
     found |= {f"module.{name}_passes": passes for name, passes in machine.SCORE_PASSES.items()}
@@ -153,6 +157,8 @@ def calibration_of(gpu: str, constants: Mapping[str, float]) -> Calibration:
 
 def framework_with(framework: Framework, constants: Mapping[str, float]) -> Framework:
     """A framework with fitted constants."""
+    if framework.name in UNFITTED:
+        return framework
     values: dict[str, Any] = {name: constants[f"{framework.name}.{name}"] for name in FITTED_FRAMEWORK}
     return replace(framework, **values)
 

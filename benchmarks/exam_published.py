@@ -50,8 +50,9 @@ STATED: tuple[tuple[str, str, Row], ...] = (
     ("", "every other (or so) block recomputed", {"layout": {"recompute": "full", "recompute_every": 2}}),
     ("", "windows of half of the layers", {"model": {"window": 128, "full_every": 2}}),
     ("", "MLA as 128 heads", {"model": {"kv_heads": 0, **LATENT}}),
-    # Its recipes send tokens with DeepEP or HybridEP.
+    # Recipes send tokens with DeepEP or HybridEP, of NeMo's DeepSeek-V3 on H100.
     ("Megatron-Bridge MoE", "", {"layout": {"ep_comm": "deduplicated"}}),
+    ("dgxc-benchmarking DeepSeek-V3", "", {"layout": {"ep_comm": "deduplicated"}}),
 )
 """What rows state about a run and their job does not have, as the first jobs could not: settings of gpt-oss, of
 DeepSeek-V3, and of how a program is run."""

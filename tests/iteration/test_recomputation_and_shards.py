@@ -249,7 +249,7 @@ def test_tokens_that_cross_once_take_no_longer(experts: int, chosen: int, expert
 
 def test_computation_follows_the_clock() -> None:
     half = capped(H100, Cap(clock_mhz=DEVICES["H100"].clock_mhz / 2))
-    wide, thin = (8192, 8192, 8192), (8, 8192, 8192)
+    wide, thin = (8192, 8192, 8192), (64, 65536, 8192)
     assert half.product_seconds(*wide) == pytest.approx(2 * H100.product_seconds(*wide), rel=0.01)
     assert half.product_seconds(*thin) == H100.product_seconds(*thin)  # by memory
     assert half.ring_seconds(1e9, 8, 1) == H100.ring_seconds(1e9, 8, 1)

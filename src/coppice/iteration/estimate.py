@@ -30,9 +30,9 @@ from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 _HALF = 2  # bytes of an element of activations, parameters and gradients
 OPTIMIZER_BYTES = 34
 """What Adam reads and writes for a parameter, its 32-bit states and copy included, and the norm of its gradient."""
-ROUTED_PASSES = 9.67
+ROUTED_PASSES = 12.3
 """Passes over tokens that go to experts: permutation there and back, and their weighted sum."""
-CAST_PASSES = 3.43
+CAST_PASSES = 3.42
 """Passes over operands of 8 bits or fewer: their largest value, scaling, and the transposed copy."""
 
 
@@ -281,7 +281,7 @@ def crossing_share(model: Transformer, layout: Layout, box: int) -> float:
         >>> from coppice.iteration.models import model_named
         >>> layout = Layout(data=16, expert=16, global_batch=16)
         >>> round(crossing_share(model_named("qwen3-30b-a3b"), layout, 8), 4)
-        0.2493
+        0.2492
     """
     inside = min(layout.expert, max(1, box // layout.tensor))
     boxes = layout.expert // inside

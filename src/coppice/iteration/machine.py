@@ -38,19 +38,19 @@ from coppice.topology.model import Link, Node, NodeKind, Topology
 
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.6))
 """Tiles of kernels for products: rows, columns, and the rate of full ones over that of the largest."""
-TILE_POWER = 0.766
+TILE_POWER = 1.21
 """How strongly waves that are not full count: others finish their tiles faster meanwhile."""
 LAUNCH_SECONDS = 4.6e-6
 """Seconds between the end of a kernel and the begin of the next."""
 _ALIGNED = 64  # columns of rows of 128 bytes, which tensor cores are loaded with
-MISALIGNED = 0.664
-MISALIGNED_HEAD = 0.441
+MISALIGNED = 0.721
+MISALIGNED_HEAD = 0.445
 """Share of their rate that products reach whose rows are not multiples of 128 bytes, and heads not of 16 bytes."""
-HALF_SEQ, HALF_WIDTH, _HALF_WIDTH_UNFUSED = 256.0, 11.1, 64.0
+HALF_SEQ, HALF_WIDTH, _HALF_WIDTH_UNFUSED = 257.0, 11.2, 64.0
 """Tokens of a sequence, and width of a head, with which attention reaches half of what long and wide ones reach."""
-BACKWARD_SHARE = 0.712
+BACKWARD_SHARE = 0.766
 """Rate of the backward pass of attention over that of the forward pass."""
-SCORE_PASSES = {"softmax": 3.21, "eager": 8.42}
+SCORE_PASSES = {"softmax": 3.36, "eager": 8.88}
 """Passes over scores that leave the chip, by what computes their softmax, mask and dropout."""
 
 
@@ -497,7 +497,6 @@ def _cluster(
         memory_bytes=(table and table.memory_bytes) or sheet.memory_bytes,
         link_bytes_per_second=links,
         box=int(boxes[1][0]),
-        processors=0,
     )
     return Cluster(
         device=own,

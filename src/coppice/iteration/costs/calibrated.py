@@ -19,7 +19,7 @@ class CalibratedCosts:
         >>> costs = CalibratedCosts(cluster_of(preset("dgx-a100", boxes=4)))
         >>> found = costs.cost("all_reduce", 2**30, RankGroup(8, 1))
         >>> found.link, round(1e3 * found.seconds, 2)
-        ('NVLink', 8.47)
+        ('NVLink', 8.41)
     """
 
     cluster: Cluster  # The GPUs, their network, and the constants

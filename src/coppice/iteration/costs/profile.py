@@ -64,7 +64,7 @@ def torch_profile(costs: CollectiveCosts, layout: Layout) -> dict[str, Any]:
         >>> from coppice.topology.presets import preset
         >>> made = torch_profile(costs_of(cluster_of(preset("dgx-a100"))), Layout(tensor=8))
         >>> made["traceEvents"][24]["args"]["Out msg nelems"], round(made["traceEvents"][24]["dur"])
-        (16777216, 370)
+        (16777216, 333)
     """
     events = []
     for group, gradients in groups_of(layout).items():
