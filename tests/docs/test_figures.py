@@ -41,6 +41,7 @@ DERIVED = {
 """Figures that follow from what stands on their page, and how."""
 
 FILES = {
+    ("iteration.md", "2.8"): "exam.md",
     ("iteration.md", "3.9"): "exam.md",
 }
 """Figures of files that a program in benchmarks/ wrote, which their page does not link to."""
