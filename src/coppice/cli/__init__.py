@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
+from functools import cache
 from importlib import import_module
 from typing import Annotated, Any, NamedTuple
 
@@ -121,19 +122,25 @@ class _LazyCommands(dict[str, Any]):
     def get(self, name: str, default: Any = None) -> Any:
         """The command, made when it is asked for the first time."""
         if name in self and self[name] is None:
-            with loading():
-                found = command_named(name)
-            outer = typer.Typer(add_completion=False, **_STYLE)
-            if isinstance(found, typer.Typer):
-                outer.add_typer(found, name=name)
-                made = typer.main.get_group(outer).commands[name]
-            else:
-                outer.command(name)(found)
-                made = typer.main.get_command(outer)
-            read_former_flags(made)
-            read_plainly(made)
-            self[name] = made
+            self[name] = _made(name)
         return super().get(name, default)
+
+
+@cache  # a program that runs many commands in one process makes each once
+def _made(name: str) -> Any:
+    """What typer makes of a command."""
+    with loading():
+        found = command_named(name)
+    outer = typer.Typer(add_completion=False, **_STYLE)
+    if isinstance(found, typer.Typer):
+        outer.add_typer(found, name=name)
+        made = typer.main.get_group(outer).commands[name]
+    else:
+        outer.command(name)(found)
+        made = typer.main.get_command(outer)
+    read_former_flags(made)
+    read_plainly(made)
+    return made
 
 
 class Commands(TyperGroup):
