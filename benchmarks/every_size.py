@@ -1,0 +1,172 @@
+"""How far the fastest schedule found for a size is from the least time of that size, on twelve clusters.
+
+    python benchmarks/every_size.py [--only PATTERN] [--model NAME] [--write]
+
+A case is a cluster and a collective, planned for 1 KiB to 4 GiB in powers of 4 with a plan of its own for each size:
+the gap is that of `coppice plan --size`. Results are kept in every_size.json, a row for each case and model, so that
+the table can be made in pieces; `--only` counts its cases anew.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import json
+import time
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.comparison.plan_sets import plan_set
+from coppice.simulation.least_time import LeastTimes
+from coppice.simulation.models import model_of
+from coppice.text import short_size, sizes_of
+from coppice.topology import preset
+from coppice.topology.model import Topology
+from coppice.topology.operations import remove_nodes
+from tables import Table, number, replace_generated
+
+HERE = Path(__file__).resolve().parent
+KEPT = HERE / "every_size.json"
+SIZES = sizes_of("1K:4G:4")
+MODELS = ("ideal", "nccl-2.30")
+COLLECTIVES = (
+    Collective.ALL_GATHER,
+    Collective.REDUCE_SCATTER,
+    Collective.ALL_REDUCE,
+    Collective.BROADCAST,
+    Collective.REDUCE,
+    Collective.ALL_TO_ALL,
+)
+NEAR, NEARER = 0.15, 0.05
+"""Gaps that the goal is about: all cells within the first one, and nine of ten within the second one."""
+
+
+def dead_nic() -> Topology:
+    """Two DGX A100 of which the first GPU of the first box has lost its NIC."""
+    return remove_nodes(preset("dgx-a100", boxes=2), ["box0/nic0"])
+
+
+CLUSTERS: Mapping[str, Callable[[], Topology]] = {
+    "dgx-1v": partial(preset, "dgx-1v"),
+    "dgx-a100": partial(preset, "dgx-a100"),
+    "dgx-a100 x2": partial(preset, "dgx-a100", boxes=2),
+    "dgx-a100 x4": partial(preset, "dgx-a100", boxes=4),
+    "dgx-h100 x4": partial(preset, "dgx-h100", boxes=4),
+    "mi250 x2": partial(preset, "mi250", boxes=2),
+    "gb200-nvl72": partial(preset, "gb200-nvl72"),
+    "dgx-h100 x8 on rails": partial(preset, "dgx-h100", boxes=8),
+    "torus 4x4x4": partial(preset, "torus", dims=(4, 4, 4)),
+    "hypercube 64": partial(preset, "hypercube", dimension=6),
+    "dragonfly 72": partial(preset, "dragonfly", groups=9, routers_per_group=4, gpus_per_router=2),
+    "dgx-a100 x2, a dead NIC": dead_nic,
+}
+
+
+def cases(only: str) -> Iterator[tuple[str, Collective]]:
+    """Clusters and collectives whose names match a pattern."""
+    for name in CLUSTERS:
+        for collective in COLLECTIVES:
+            if fnmatch.fnmatch(f"{name} {collective}", only):
+                yield name, collective
+
+
+def counted(name: str, collective: Collective, model: str) -> dict[str, Any]:
+    """Row of a case: the gap of each size, what limits the worst one, and the time that planning took."""
+    problem = Problem(CLUSTERS[name](), collective, root=0 if collective.rooted else None)
+    begun = time.process_time()
+    found = plan_set(problem, SIZES, least_gain=0.0, model=model, relay_gpus=None).plans
+    spent = time.process_time() - begun
+    gaps = [each.gap for each in found.sizes]
+    worst = max(range(len(gaps)), key=gaps.__getitem__)
+    return {
+        "cluster": name,
+        "collective": collective.value,
+        "model": model,
+        "gpus": problem.topology.num_ranks,
+        "cpu_s": round(spent, 1),
+        "gap": [round(each, 4) for each in gaps],
+        "fastest": [each.fastest_name for each in found.sizes],
+        "limit": LeastTimes(problem, model_of(model)).at(SIZES[worst]).limit,
+    }
+
+
+def table(rows: list[dict[str, Any]]) -> Table:
+    """Gaps by case, and how many cells meet the goals."""
+    made = Table(
+        title="Gap to the least time",
+        header=(
+            "model",
+            "cluster",
+            "collective",
+            "within 5%",
+            "within 15%",
+            "worst",
+            "at",
+            "cpu",
+            "the worst is limited by",
+        ),
+    )
+    for row in rows:
+        gaps = row["gap"]
+        worst = max(range(len(gaps)), key=gaps.__getitem__)
+        made.rows.append(
+            (
+                *(row["model"], row["cluster"], row["collective"]),
+                *(f"{sum(each <= most for each in gaps)} of {len(gaps)}" for most in (NEARER, NEAR)),
+                *(f"{gaps[worst]:.1%}", short_size(SIZES[worst]), number(row["cpu_s"], unit="s")),
+                row["limit"],
+            )
+        )
+    for model in MODELS:
+        gaps = [gap for row in rows if row["model"] == model for gap in row["gap"]]
+        if gaps:
+            shares = [sum(gap <= most for gap in gaps) / len(gaps) for most in (NEARER, NEAR)]
+            made.notes.append(
+                f"{model}: {len(gaps)} cells, {shares[0]:.1%} within 5%, {shares[1]:.1%} within 15%."
+            )
+    return made
+
+
+def main() -> None:
+    """Count what is asked for, keep it, and print the table or write it into every_size.md as well."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--only",
+        help="count cases that match this pattern, such as `torus* all_reduce`; none: print what is kept",
+    )
+    parser.add_argument("--model", choices=MODELS, action="append", help="in this model only")
+    parser.add_argument("--write", action="store_true", help="rewrite the table in every_size.md")
+    options = parser.parse_args()
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else []
+    for name, collective in cases(options.only) if options.only else ():
+        for model in options.model or MODELS:
+            row = counted(name, collective, model)
+            key = row["model"], row["cluster"], row["collective"]
+            kept = [each for each in kept if (each["model"], each["cluster"], each["collective"]) != key]
+            kept.append(row)
+            place = {case: i for i, case in enumerate(cases("*"))}
+            kept.sort(
+                key=lambda each: (
+                    MODELS.index(each["model"]),
+                    place[each["cluster"], Collective(each["collective"])],
+                )
+            )
+            KEPT.write_text("[\n" + ",\n".join(json.dumps(each) for each in kept) + "\n]\n")
+            print(*key, f"worst {max(row['gap']):.1%}", f"{row['cpu_s']} s", flush=True)
+    made = table(kept)
+    made.show(Console())
+    if options.write:
+        notes = "".join(f"* {each}\n" for each in made.notes)
+        replace_generated(HERE / "every_size.md", "every_size.py", f"{notes}\n{made.markdown()}\n")
+
+
+if __name__ == "__main__":
+    main()
