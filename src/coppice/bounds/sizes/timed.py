@@ -109,7 +109,7 @@ class TimedNetwork:
 
         Examples:
             >>> from coppice.topology.presets import preset
-            >>> network = TimedNetwork.of(preset("chain", gpus=3), MessageCosts()).joint({0: 0, 1: 5, 2: 9})
+            >>> network = TimedNetwork.of(preset("path", gpus=3), MessageCosts()).joint({0: 0, 1: 5, 2: 9})
             >>> [(int(a), int(b)) for a, b in zip(network.tail, network.head)], network.latency.tolist()
             ([(3, 1), (3, 0), (3, 2), (3, 1)], [0, 5, 5, 9])
         """
