@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from coppice.errors import InputError
 from coppice.iteration.accuracy import estimate_range
 from coppice.iteration.costs.traffic import job_demands
-from coppice.iteration.devices import DEVICES, Cap, clock_shares
+from coppice.iteration.devices import DEVICES, Cap
 from coppice.iteration.estimate import LayerWork, crossing_share, estimate
 from coppice.iteration.frameworks import FRAMEWORKS
 from coppice.iteration.job.composed import simulated_job
@@ -258,7 +258,7 @@ def test_computation_follows_the_clock() -> None:
         for watts in (300, 500, 700, 900)
     ]
     assert times[0] > times[1] > times[2] == times[3]
-    assert clock_shares(DEVICES["H100"], Cap(power_watts=350))[0] == 0.5
+    assert capped(box_of("H100"), Cap(power_watts=350)).clock_shares[0] == 0.5
 
 
 def test_a_power_limit_is_a_range_and_a_clock_is_not() -> None:

@@ -29,7 +29,6 @@ import numpy as np
 
 from coppice.errors import InputError
 from coppice.files import decode_utf8
-from coppice.iteration.devices import clock_shares
 from coppice.iteration.job.file import with_values
 from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.job.tables import JobRecord
@@ -145,7 +144,7 @@ def estimate_range(cluster: Cluster) -> EstimateRange:
         runs, low, high = QUANTILES.get(kind, (0, 1.0, 1.0))
         if runs >= FEWEST or kind == ("", ""):
             found = EstimateRange(low=low, high=high, runs=runs, like=like)
-            return found if cluster.table else found.capped(clock_shares(cluster.device, cluster.cap))
+            return found.capped(cluster.clock_shares)
     raise AssertionError  # by the last kind
 
 

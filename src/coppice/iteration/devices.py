@@ -41,22 +41,6 @@ Cards of one chip differ, and what is published of whole trainings says less tha
 BERT 8.5% slower on V100; McDonald et al., NAACL 2022), so that the first and the last are the ends of a range."""
 
 
-def clock_shares(device: Device, cap: Cap) -> tuple[float, float, float]:
-    """Share of its clock that a capped GPU keeps in products: the least, as taken, and the most.
-
-    Examples:
-        >>> [round(each, 2) for each in clock_shares(DEVICES["H100"], Cap(power_watts=500))]
-        [0.71, 0.85, 0.89]
-        >>> clock_shares(DEVICES["A100-80G"], Cap(clock_mhz=1410)), clock_shares(DEVICES["H100"], Cap())
-        ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
-    """
-    watts = cap.power_watts or device.limit_watts
-    power = min(1.0, watts / device.power_watts) if watts and device.power_watts else 1.0
-    clock = min(1.0, cap.clock_mhz / device.clock_mhz) if cap.clock_mhz and device.clock_mhz else 1.0
-    least, taken, most = (min(clock, power**each) for each in POWER)
-    return least, taken, most
-
-
 _SHEETS = (
     ("V100", 125e12, 0.9e12, 32e9, 150e9, 8, 80, 1530, 300, 0),
     ("A100", 312e12, 1.555e12, 40e9, 300e9, 8, 108, 1410, 400, 0),

@@ -23,7 +23,7 @@ from dataclasses import dataclass, fields, replace
 
 from coppice.iteration.machine import Cluster
 from coppice.iteration.recomputation import kinds_of, layers_of, repeated_parts, repeats_routing, sums_of
-from coppice.iteration.sharding import gathering_seconds, replicas_seconds, tensors_of
+from coppice.iteration.sharding import gathering_seconds, tensors_of
 from coppice.iteration.state_space import BACKWARD_SCAN, VECTOR_SHARE
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
 
@@ -374,7 +374,7 @@ def estimate(model: Transformer, layout: Layout, cluster: Cluster) -> Estimate:
         if framework.by_tensor and layout.shard is Shard.ZERO1:
             messages = tensors_of(model) * model.layers / stages
         size = framework.gradient_bytes * weights / messages
-        gradients = messages * replicas_seconds(size, layout, cluster)
+        gradients = messages * cluster.replicas_seconds(size, layout.replicas, layout.sharing, layout.tensor)
         if routed:
             few = layout.replicas // layout.expert
             gradients += cluster.ring_seconds(

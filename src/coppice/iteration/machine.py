@@ -25,11 +25,11 @@ from coppice.iteration.devices import (
     CALIBRATIONS,
     DEVICES,
     KERNELS,
+    POWER,
     UNCAPPED,
     Calibration,
     Cap,
     Device,
-    clock_shares,
 )
 from coppice.iteration.frameworks import MEGATRON, Framework
 from coppice.iteration.measured.table import DeviceTable
@@ -164,9 +164,30 @@ class Cluster:
         return flops / (1 + causal) / (peak * share)
 
     @property
+    def clock_shares(self) -> tuple[float, float, float]:
+        """Share of the clock that capped GPUs keep in products: the least, as taken, and the most.
+
+        Measured GPUs are as they were measured.
+
+        Examples:
+            >>> [round(each, 2) for each in capped(box_of("H100"), Cap(power_watts=500)).clock_shares]
+            [0.71, 0.85, 0.89]
+            >>> capped(box_of("A100-80G"), Cap(clock_mhz=1410)).clock_shares, box_of("H100").clock_shares
+            ((1.0, 1.0, 1.0), (1.0, 1.0, 1.0))
+        """
+        if self.table is not None:
+            return 1.0, 1.0, 1.0
+        device, cap = self.device, self.cap
+        watts = cap.power_watts or device.limit_watts
+        power = min(1.0, watts / device.power_watts) if watts and device.power_watts else 1.0
+        clock = min(1.0, cap.clock_mhz / device.clock_mhz) if cap.clock_mhz and device.clock_mhz else 1.0
+        least, taken, most = (min(clock, power**each) for each in POWER)
+        return least, taken, most
+
+    @property
     def clock_share(self) -> float:
-        """Share of the clock that capped GPUs keep in products; measured ones are as they were measured."""
-        return 1.0 if self.table is not None else clock_shares(self.device, self.cap)[1]
+        """Share of the clock that capped GPUs are taken to keep in products."""
+        return self.clock_shares[1]
 
     @property
     def host_seconds(self) -> float:
@@ -223,6 +244,25 @@ class Cluster:
         far = moved * groups / (self.nic_bytes_per_second * (share or constants.far_share))
         waits = (constants.near_seconds if inside > 1 else 0.0) + constants.far_seconds * hops
         return waits + max(near if inside > 1 else 0.0, far)
+
+    def replicas_seconds(
+        self, size_bytes: float, ranks: int, sharing: int, stride: int, *, collective: str = "all_reduce"
+    ) -> float:
+        """Time of a collective between replicas; where groups of them shard, in groups and then across.
+
+        Args:
+            size_bytes: Bytes of the whole buffer of a rank.
+            ranks: Number of replicas.
+            sharing: Number of neighbours that shard together.
+            stride: Ranks from a replica to the next one.
+            collective: `all_reduce`; `reduce_scatter`, which sums shares across groups; or `all_gather` in groups.
+        """
+        rounds, share = 2 if collective == "all_reduce" else 1, self.gradient_share
+        inside = self.ring_seconds(size_bytes, sharing, stride, rounds=rounds, share=share)
+        groups = ranks // sharing
+        if groups == 1 or collective == "all_gather":
+            return inside
+        return inside + self.ring_seconds(size_bytes / sharing, groups, stride * sharing, share=share)
 
     def sum_seconds(self, size_bytes: float, ranks: int, *, split: bool) -> float:
         """Time of all-reduces in groups of adjacent ranks.
@@ -337,7 +377,7 @@ def gpu_text(cluster: Cluster) -> str:
     limits += [f"{cap.clock_mhz:g} MHz"] if cap.clock_mhz else []
     if not limits or cluster.table is not None:
         return device.name
-    least, taken, most = clock_shares(device, cap)
+    least, taken, most = cluster.clock_shares
     words = f"{device.name}, capped at {' and '.join(limits)}: {taken:.0%} of its clock"
     return words if least == most else f"{words} ({least:.0%} to {most:.0%})"
 

@@ -154,7 +154,9 @@ def layer_bytes(model: Transformer, layout: Layout, framework: Framework = MEGAT
     # Queries, the context, keys and values; then the results of the matrices of the MLP, as 16-bit values each.
     attends, states = model.share("*"), model.share("M")
     inner = 2 * (model.query_width + model.context_width + model.key_value_width) * attends
-    inner += 2 * model.mlp_matrices * model.mlp_width + 2 * model.state_space.kept * states
+    inner += 2 * model.mlp_matrices * model.mlp_width
+    if states:
+        inner += 2 * model.state_space.kept * states
     # What goes to experts and what comes back.
     inner += 4 * model.hidden * model.routed_share * model.expert_layers / model.layers
     norms, latent = (
@@ -183,10 +185,9 @@ def _kept_by_operators(model: Transformer) -> float:
     keys = (model.kv_heads or model.heads) / model.heads
     attention = model.query_width + model.context_width + (0 if model.kv_rank else model.context_width * keys)
     inner = model.share("*") * attention + model.share("-") * model.ffn + model.share("E") * model.shared_ffn
-    products = model.state_space.products
-    inner += model.share("M") * sum(
-        n for name, (n, _) in products.items() if name in ("state_in", "state_steps")
-    )
+    if states := model.share("M"):
+        products = model.state_space.products
+        inner += states * sum(n for name, (n, _) in products.items() if name in ("state_in", "state_steps"))
     # What went to experts and came back is not exchanged again.
     return 2 * inner + 4 * model.hidden * model.routed_share * model.share("E")
 

@@ -85,21 +85,3 @@ def sharded_exchanges(model: Transformer, layout: Layout, cluster: Cluster) -> l
 def gathering_seconds(model: Transformer, layout: Layout, cluster: Cluster) -> float:
     """Exposed ZeRO-3 time of a layer: parameter all-gather and gradient reduce-scatter."""
     return sum(each.seconds for each in sharded_exchanges(model, layout, cluster))
-
-
-def replicas_seconds(
-    size_bytes: float, layout: Layout, cluster: Cluster, *, collective: str = "all_reduce"
-) -> float:
-    """Time of a collective between all replicas; where groups of them shard, in groups and then across.
-
-    Args:
-        size_bytes: Bytes of the whole buffer of a rank.
-        collective: `all_reduce`; `reduce_scatter`, which sums shares across groups; or `all_gather` in groups.
-    """
-    sharing, tensor, share = layout.sharing, layout.tensor, cluster.gradient_share
-    rounds = 2 if collective == "all_reduce" else 1
-    inside = cluster.ring_seconds(size_bytes, sharing, tensor, rounds=rounds, share=share)
-    groups = layout.replicas // sharing
-    if groups == 1 or collective == "all_gather":
-        return inside
-    return inside + cluster.ring_seconds(size_bytes / sharing, groups, tensor * sharing, share=share)

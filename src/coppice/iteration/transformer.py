@@ -299,7 +299,8 @@ class Transformer:
         """Weights used per token in a layer, averaged where only some have experts."""
         routed = self.experts_per_token * self.expert_parameters + self.shared_parameters
         found = self.share("*") * self.attention_parameters + self.share("-") * self.mlp_parameters
-        found += self.share("M") * self.state_space.parameters
+        if states := self.share("M"):
+            found += states * self.state_space.parameters
         return found + self.share("E") * routed
 
     @property
@@ -359,7 +360,8 @@ class Transformer:
     def small_parameters(self) -> float:
         """Weights of a layer outside of matrices: two norms, and biases; on average."""
         if self.pattern:
-            return self.hidden + self.share("M") * self.state_space.small_parameters
+            states = self.share("M")
+            return self.hidden + (states * self.state_space.small_parameters if states else 0.0)
         if not self.biases:
             return 2 * self.hidden + self.query_rank + self.kv_rank
         wide = (self.mlp_matrices - 1) * self.ffn + self.hidden
@@ -401,7 +403,8 @@ class Transformer:
     def layer_flops(self, tokens: float) -> float:
         """FLOPs of the forward pass of a layer, where all are alike."""
         attention = 2 * tokens * self.seen_tokens * (self.query_width + self.context_width) * self.share("*")
-        scan = tokens * self.state_space.scan_flops * self.share("M")
+        states = self.share("M")
+        scan = tokens * self.state_space.scan_flops * states if states else 0.0
         return 2 * tokens * self.layer_parameters + attention + scan
 
 

@@ -137,6 +137,7 @@ FRAMEWORKS = (
     "megatron-2021",
     "deepspeed",
     "fsdp",
+    "fsdp-eager",
     "foundry",
     "nanotron",
     "internevo",

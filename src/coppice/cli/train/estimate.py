@@ -66,8 +66,8 @@ def answers(
     """
     from coppice.iteration.job.what_if import compare_kinds, what_ifs
 
-    kinds = compare_kinds(job)
     found = what_ifs(job, [*what_if]) if what_if else []
+    kinds = compare_kinds(job) if len(job.machines.kinds) > 1 else None
     return found if kinds is None else [*found, kinds]
 
 

@@ -25,7 +25,7 @@ from coppice.iteration.estimate import (
 from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import layer_bytes
 from coppice.iteration.recomputation import layers_of, repeated_sums, repeats_routing
-from coppice.iteration.sharding import replicas_seconds, sharded_exchanges, tensors_of
+from coppice.iteration.sharding import sharded_exchanges, tensors_of
 from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, dealt_layers
 
@@ -197,7 +197,7 @@ def _sharded(model: Transformer, layout: Layout, cluster: Cluster) -> list[Group
                 each.seconds,
             ),
         )
-        for each in sharded_exchanges(model, layout, cluster)
+        for each in (sharded_exchanges(model, layout, cluster) if layout.shard is Shard.ZERO3 else ())
     ]
 
 
@@ -265,7 +265,9 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
 
     def between_replicas(collective: str, size_bytes: float) -> GroupExchange:
         messages = max(1.0, size_bytes / one)
-        seconds = messages * replicas_seconds(size_bytes / messages, layout, cluster, collective=collective)
+        seconds = messages * cluster.replicas_seconds(
+            size_bytes / messages, replicas, layout.sharing, layout.tensor, collective=collective
+        )
         rounds, ranks = _ROUNDS[collective], layout.sharing if collective == "all_gather" else replicas
         return GroupExchange(
             group="dp",
