@@ -130,6 +130,11 @@ def table(rows: list[dict[str, Any]]) -> Table:
             made.notes.append(
                 f"{model}: {len(gaps)} cells, {shares[0]:.1%} within 5%, {shares[1]:.1%} within 15%."
             )
+    missing = len(MODELS) * len(CLUSTERS) * len(COLLECTIVES) - len(rows)
+    if missing:
+        made.notes.append(
+            f"Not counted yet: {missing} of {missing + len(rows)} cases, which are not in the table."
+        )
     return made
 
 

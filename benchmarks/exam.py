@@ -190,8 +190,7 @@ def left_out_tables(folder: Path) -> list[Table]:
     kinds: dict[tuple[str, str], list[float]] = {}
     for run, error in zip(runs, found, strict=True):
         sources.setdefault(run.row["source"], []).append(math.expm1(error))
-        framework, gpu = run.fitting[0].cluster.framework.name, gpu_of(run.fitting[0])
-        for kind in ((framework, gpu), (framework, ""), ("", "")):
+        for kind in kinds_of(run):
             kinds.setdefault(kind, []).append(-error)
     by_source = Table(
         title="Each group left out of the fit", header=("runs", "number", "mean", "bias", "largest")
@@ -207,7 +206,34 @@ def left_out_tables(folder: Path) -> list[Table]:
         if len(ratios) >= FEWEST:
             low, high = (math.exp(float(each)) for each in np.quantile(ratios, (0.1, 0.9)))
             by_kind.rows.append((framework, gpu, str(len(ratios)), f"{low:.3f}", f"{high:.3f}"))
-    return [by_source, by_kind, _likeness_table(runs, found)]
+    return [by_source, by_kind, _coverage_table(runs, found), _likeness_table(runs, found)]
+
+
+def kinds_of(run: Run) -> tuple[tuple[str, str], ...]:
+    """Framework and GPU of the runs that the range of a run rests on: the first kind of which there are enough."""
+    framework, gpu = run.fitting[0].cluster.framework.name, gpu_of(run.fitting[0])
+    return (framework, gpu), (framework, ""), ("", "")
+
+
+def _coverage_table(runs: Sequence[Run], errors: Sequence[float]) -> Table:
+    """How many runs are within their range where neither constants nor ranges know of their group."""
+    groups = np.asarray([f"{run.row['source']} {run.row['group']}" for run in runs])
+    ratios, kinds = -np.asarray(errors), [kinds_of(run) for run in runs]
+    within = np.zeros(len(runs), dtype=np.bool_)
+    for i, own in enumerate(kinds):
+        others = [
+            [ratios[j] for j, kind in enumerate(kinds) if wanted in kind and groups[j] != groups[i]]
+            for wanted in own
+        ]
+        like = next((each for each in others if len(each) >= FEWEST), others[-1])
+        low, high = np.quantile(like, (0.1, 0.9))
+        within[i] = low <= ratios[i] <= high
+    result = Table(title="Runs within their range of 80%", header=("framework", "runs", "within"))
+    names = np.asarray([own[0][0] for own in kinds])
+    for name in sorted(set(names)):
+        result.rows.append((name, str((names == name).sum()), f"{100 * within[names == name].mean():.0f}%"))
+    result.rows.append(("all", str(len(runs)), f"{100 * within.mean():.1f}%"))
+    return result
 
 
 def _likeness_table(runs: Sequence[Run], errors: Sequence[float]) -> Table:
