@@ -34,6 +34,7 @@ MOST = {
     "memory_share": 0.95,
     "matrix_share": 0.95,
     "gradient_share": 1.0,
+    "TILE_POWER": 1.0,
 }
 FITTED_CALIBRATION = (
     "matrix_share",

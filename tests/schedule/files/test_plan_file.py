@@ -180,7 +180,7 @@ def test_standard_streams(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_missing_files_and_directories_are_refused(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="cannot read the plan"):
         read_plan(tmp_path / "none.json")
-    with pytest.raises(InputError, match="cannot read the plan"):
+    with pytest.raises(InputError, match="expected one plan, found the folder"):
         read_plan(tmp_path)
     with pytest.raises(InputError, match="cannot write"):
         write_plan(forest_plan(), tmp_path / "no" / "such" / "place.json")

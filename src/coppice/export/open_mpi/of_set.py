@@ -43,7 +43,7 @@ def export_ompi_rules_of_set(plans: PlanSet, options: OmpiRulesOptions) -> Expor
     if not any(rule.id for rule in rules):
         raise InputError(
             f"expected a plan that Open MPI has as an algorithm of {collective}, found none of "
-            f"{len(plans.plans)} in the set: plan with `algorithm`, or run the set with `--engine mpi`."
+            f"{len(plans.plans)} in the set: plan with `algorithm`, or run the set under MPI."
         )
     words = ".".join(map(str, reader))
     return Exported(
