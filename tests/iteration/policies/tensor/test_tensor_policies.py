@@ -307,7 +307,7 @@ def test_on_the_step_of_a_job(name: str) -> None:
 def test_in_a_job() -> None:
     text = """
     model.name = "gpt-7.5b"
-    cluster = {topology = "dgx-a100", boxes = 2}
+    cluster = {topology = "dgx-h100", boxes = 2}
     layout = {tp = 8, pp = 2, global_batch = 16, recompute = "full", sequence_parallel = true}
     """
     plain, cut, both = (
