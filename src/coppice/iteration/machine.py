@@ -39,8 +39,8 @@ from coppice.topology.model import Link, Node, NodeKind, Topology
 _TILES = ((256, 128, 1.0), (128, 256, 1.0), (128, 128, 0.95), (128, 64, 0.8), (64, 64, 0.6))
 """Tiles of kernels for products: rows, columns, and the rate of full ones over that of the largest."""
 TILE_POWER = 1.0
-"""How strongly waves that are not full count: others may finish their tiles faster meanwhile. Above 1 a product of fewer
-rows would take longer than one of more."""
+"""How strongly waves that are not full count: others may finish their tiles faster meanwhile. Above 1 a product of
+fewer rows would take longer than one of more."""
 LAUNCH_SECONDS = 4.6e-6
 """Seconds between the end of a kernel and the begin of the next."""
 _ALIGNED = 64  # columns of rows of 128 bytes, which tensor cores are loaded with
