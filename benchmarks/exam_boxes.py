@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from functools import cache
 from itertools import pairwise, permutations
 from pathlib import Path
+from typing import NamedTuple
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
@@ -109,9 +110,16 @@ SHARE = 0.95
 """That of rings through a switch, which have all links of a GPU."""
 
 
+class RingRate(NamedTuple):
+    """Bus bandwidth of rings, and how many of one NVLink that is."""
+
+    bytes_per_second: float
+    rings: int  # 0: a chain, or rings through a switch
+
+
 @cache
-def ring_rate(gpu: str, ranks: int) -> float:
-    """Bus bandwidth in bytes/s of the best rings on the first GPUs of a box; where no ring joins them, of a chain.
+def ring_rate(gpu: str, ranks: int) -> RingRate:
+    """The best rings on the first GPUs of a box; where no ring joins them, a chain.
 
     A chain of NVLinks reduces in one direction and broadcasts in the other, each link all bytes once.
 
@@ -119,17 +127,18 @@ def ring_rate(gpu: str, ranks: int) -> float:
         InputError: If no chain of NVLinks joins them either.
 
     Examples:
-        >>> [ring_rate("V100", ranks) / 1e9 for ranks in (2, 3, 4, 5, 6, 7, 8)]
+        >>> [ring_rate("V100", ranks).bytes_per_second / 1e9 for ranks in (2, 3, 4, 5, 6, 7, 8)]
         [25.0, 50.0, 100.0, 40.0, 50.0, 100.0, 150.0]
     """
     box = preset("dgx-a100") if gpu == "A100" else subset(preset("dgx-1v"), V100_RANKS)
     part = subset(box, range(ranks))
     ring = best_ring(Problem(topology=part, collective=Collective.ALL_REDUCE))
     if ring is not None:
-        return 1e9 * float(ring.busbw_gb_per_s)
+        rate = 1e9 * float(ring.busbw_gb_per_s)
+        return RingRate(rate, round(rate / NVLINK) if gpu == "V100" else 0)
     if not _has_chain(part, ranks):
         raise InputError(f"no ring or chain of NVLinks joins {ranks} GPUs of the {gpu} box.")
-    return NVLINK * 2 * (ranks - 1) / ranks
+    return RingRate(NVLINK * 2 * (ranks - 1) / ranks, 0)
 
 
 def _has_chain(part: Topology, ranks: int) -> bool:
@@ -146,15 +155,8 @@ def ring_seconds(row: Row, folder: Path) -> float:
     del folder
     launch, hop, start, memory, fill = RINGS[row["gpu"]]
     ranks, size = int(row["ranks"]), int(row["bytes"])
-    rate, rounds = ring_rate(row["gpu"], ranks), 2 * (ranks - 1)
-    shares = SHARES[row["gpu"]]
-    rings = _rings(rate, ranks) if shares else 0
+    rate, rings = ring_rate(row["gpu"], ranks)
+    rounds, shares = 2 * (ranks - 1), SHARES[row["gpu"]]
     links = rounds / ranks / (shares.get(rings, SHARE) * rate)
     began = launch + rounds * hop + max(1, rings) * start
     return began + size * (links + 1 / memory) + fill * math.sqrt(size)
-
-
-def _rings(rate: float, ranks: int) -> int:
-    """Rings of one NVLink with such a bus bandwidth together; 0: a chain."""
-    found = round(rate / NVLINK)
-    return 0 if math.isclose(rate, NVLINK * 2 * (ranks - 1) / ranks) and ranks > 2 else found

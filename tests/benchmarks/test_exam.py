@@ -174,9 +174,10 @@ def test_numbers_of_ranks_that_were_not_fitted(exam: ModuleType) -> None:
 def test_rings_of_nvlinks() -> None:
     """Ranks of measured V100 all-reduces in the order of their rates: 22, 37, 45, 46, 85, 87 and 135 GB/s."""
     rate = load_benchmark("exam_boxes").ring_rate
-    rates = [rate("V100", ranks) / 1e9 for ranks in (2, 5, 3, 6, 4, 7, 8)]
+    rates = [rate("V100", ranks).bytes_per_second / 1e9 for ranks in (2, 5, 3, 6, 4, 7, 8)]
     assert rates == sorted(rates) == pytest.approx([25, 40, 50, 50, 100, 100, 150])
-    assert rate("A100", 5) == pytest.approx(300e9)
+    assert [rate("V100", ranks).rings for ranks in (2, 5, 3, 6, 4, 7, 8)] == [1, 0, 2, 2, 4, 4, 6]
+    assert rate("A100", 5) == (pytest.approx(300e9), 0)
 
 
 def test_only_layouts_that_fit_are_possible(exam_rows: ModuleType) -> None:

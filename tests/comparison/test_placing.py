@@ -192,16 +192,7 @@ def test_no_alternative_is_faster_at_the_size_that_was_asked_for(model, size) ->
     assert result.report.ok
     own = fastest(result.plan.body, size, model=model).time_us
     assert chosen.time_us == {size: own}
-    plain = PlannerOptions.of(
-        problem,
-        algorithm=None,
-        parameters={},
-        order="auto",
-        relay_gpus=False,
-        trees=None,
-        tolerance=None,
-        in_network=False,
-    )
+    plain = PlannerOptions.of(problem)
     for other in alternatives(problem, plain, bound(problem)):
         assert own <= fastest(other.made.body, size, model=model).time_us, other.name
 

@@ -220,16 +220,7 @@ def test_variants_that_are_left_out_take_as_long_as_one_that_stays(
     name: str, more: dict[str, object]
 ) -> None:
     problem = Problem(preset(name, **more), "all_reduce")
-    choice = PlannerOptions.of(
-        problem,
-        algorithm=None,
-        parameters={},
-        order="auto",
-        relay_gpus=False,
-        trees=None,
-        tolerance=None,
-        in_network=False,
-    )
+    choice = PlannerOptions.of(problem)
     made = list(alternatives(problem, choice, bound_of(problem)))
     kept = _unlike(iter(made))
     assert kept[0] is made[0]

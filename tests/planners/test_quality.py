@@ -397,21 +397,8 @@ def test_spines_that_are_needed_are_used() -> None:
     assert busiest(made.plan, "spine") > 0
 
 
-def choice_of(problem: Problem, **options: object) -> PlannerOptions:
-    given = {
-        "algorithm": None,
-        "parameters": {},
-        "order": "auto",
-        "relay_gpus": False,
-        "trees": None,
-        "tolerance": None,
-        "in_network": False,
-    }
-    return PlannerOptions.of(problem, **{**given, **options})
-
-
 def listed(problem: Problem, **options: object) -> list[Alternative]:
-    return list(alternatives(problem, choice_of(problem, **options), bound(problem)))
+    return list(alternatives(problem, PlannerOptions.of(problem, **options), bound(problem)))
 
 
 def time_us(body: object, size_bytes: int) -> float:

@@ -506,8 +506,6 @@ class Bodies:
                 parameters=self.parameters(doubled),
                 order=candidate.order,
                 relay_gpus=candidate.relay_gpus,
-                trees=None,
-                tolerance=None,
                 in_network=candidate.in_network and candidate.algorithm == FOREST,
             )
             body = _ready(make_body(self.problem, choice, self._plain).body)

@@ -9,13 +9,13 @@ plans are simulated, and the second one is used from where it is the faster one.
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
 from typing import Any
 
-from coppice.comparison.planned import SizedPlan, plan_for, planner_options
+from coppice.comparison.planned import SizedPlan, gap_over, plan_for, planner_options
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
 from coppice.planners.planning import plan
@@ -100,7 +100,7 @@ def plan_set(
         if id(run.taken) not in made:
             made[id(run.taken)] = plan(
                 single.result.problem,
-                choose=lambda _, taken=run.taken: taken,  # type: ignore[misc]
+                choose=_always(run.taken),
                 on_stage=on_stage,
                 **left,
             ).plan
@@ -119,6 +119,11 @@ def plan_set(
     return PlannedSet(plans=plans, single=single)
 
 
+def _always(taken: Alternative) -> Callable[[Iterator[Alternative]], Alternative]:
+    """A choice that was made before."""
+    return lambda _: taken
+
+
 def _timed(single: SizedPlan, run: _Stretch, size: int, model: Model) -> TimedSize:
     time_us = run.times[size]
     name, fastest_us = single.preferred.fastest[size]
@@ -129,7 +134,7 @@ def _timed(single: SizedPlan, run: _Stretch, size: int, model: Model) -> TimedSi
         fastest_seconds=fastest_us / 1e6,
         fastest_name=name,
         least_seconds=least_us / 1e6,
-        gap=max(0.0, time_us / least_us - 1) if least_us else 0.0,
+        gap=gap_over(least_us, time_us),
         protocol=fastest(run.taken.made.body, size, model=model, keep_hops=False).protocol,
     )
 

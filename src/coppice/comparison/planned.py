@@ -49,8 +49,16 @@ class SizedPlan:
 
     def gap(self, size_bytes: int) -> float:
         """Share by which the plan takes longer than the least time at a size (0: nothing is faster)."""
-        least = self.least[size_bytes].time_us
-        return max(0.0, self.preferred.time_us[size_bytes] / least - 1) if least else 0.0
+        return gap_over(self.least[size_bytes].time_us, self.preferred.time_us[size_bytes])
+
+
+def gap_over(least_us: float, time_us: float) -> float:
+    """Share by which a time is longer than the least one; 0 where nothing takes any time.
+
+    >>> gap_over(10.0, 12.5), gap_over(0.0, 0.0)
+    (0.25, 0.0)
+    """
+    return max(0.0, time_us / least_us - 1) if least_us else 0.0
 
 
 def plan_for(

@@ -53,9 +53,7 @@ def alternatives(problem: Problem, choice: PlannerOptions, plain: Bound) -> Iter
         >>> from coppice.collectives import Collective
         >>> from coppice.topology.presets import preset
         >>> problem = Problem(topology=preset("ring", gpus=4), collective=Collective.ALL_GATHER)
-        >>> choice = PlannerOptions.of(problem, algorithm=None, parameters={}, order="auto", relay_gpus=False,
-        ...     trees=None, tolerance=None, in_network=False)
-        >>> [one.name for one in alternatives(problem, choice, bound(problem))]
+        >>> [one.name for one in alternatives(problem, PlannerOptions.of(problem), bound(problem))]
         ['forest', '1 tree per root']
     """
     best = make_body(problem, choice, plain)

@@ -6,6 +6,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from fractions import Fraction
+from types import MappingProxyType
 
 from coppice.arguments import checked
 from coppice.bounds.problem import Problem
@@ -61,6 +62,9 @@ def trees_and_tolerance(trees: int | str | None) -> tuple[int | None, Fraction |
     return int(trees), None
 
 
+_NONE: Mapping[str, Value] = MappingProxyType({})
+
+
 @dataclass(frozen=True, kw_only=True)
 class PlannerOptions:
     """A planner with options; make one with :meth:`of`, which refuses contradicting options."""
@@ -81,13 +85,13 @@ class PlannerOptions:
         cls,
         problem: Problem,
         *,
-        algorithm: str | None,
-        parameters: Mapping[str, Value],
-        order: str,
-        relay_gpus: bool,
-        trees: int | None,
-        tolerance: Fraction | None,
-        in_network: bool,
+        algorithm: str | None = None,
+        parameters: Mapping[str, Value] = _NONE,
+        order: str = "auto",
+        relay_gpus: bool = False,
+        trees: int | None = None,
+        tolerance: Fraction | None = None,
+        in_network: bool = False,
     ) -> PlannerOptions:
         """Validate options and choose the planner."""
         optimal = optimal_planner(problem.collective)

@@ -35,19 +35,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.grids import (
-    GRID_PARAMETERS,
-    VARIANT,
     GridPlan,
     Line,
     LineStep,
+    grid_algorithms,
     grid_plan,
-    needs_a_grid,
-    ports_of,
     scattered,
     summed,
 )
@@ -123,10 +119,6 @@ def _plan(case: AlgorithmCase) -> GridPlan:
 
 
 def _cost(case: AlgorithmCase) -> Cost:
-    if ports_of(case) > 1:
-        raise InputError(
-            "expected one port: several parts of the data take turns on a crossbar; set `ports=1`."
-        )
     plan = _plan(case)
     if case.parameters.get("variant") == "latency":
         folds = sum(folding(line.size).core < line.size for line in plan.lines)
@@ -140,20 +132,10 @@ def _cost(case: AlgorithmCase) -> Cost:
     return Cost.of_phases(case.collective, case.size, plan.num_steps)
 
 
-SWING = tuple(
-    Algorithm(
-        name="swing",
-        collective=collective,
-        build=lambda case: _plan(case).schedule(case),
-        summary="exchanges with near partners on alternate sides of a ring, or of every axis of a torus",
-        source="De Sensi et al., Swing, NSDI 2024",
-        cost=_cost,
-        needs=lambda case: needs_a_grid("swing", case),
-        parameters=GRID_PARAMETERS
-        if collective is not Collective.ALL_REDUCE
-        else {"variant": VARIANT} | GRID_PARAMETERS,
-        topological=True,
-        orders_matter=True,
-    )
-    for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+SWING = grid_algorithms(
+    "swing",
+    plan=_plan,
+    cost=_cost,
+    summary="exchanges with near partners on alternate sides of a ring, or of every axis of a torus",
+    source="De Sensi et al., Swing, NSDI 2024",
 )

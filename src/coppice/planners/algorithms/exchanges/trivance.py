@@ -36,16 +36,13 @@ from numpy.typing import NDArray
 
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.grids import (
-    GRID_PARAMETERS,
-    VARIANT,
     GridPlan,
     Line,
+    grid_algorithms,
     grid_plan,
-    needs_a_grid,
-    ports_of,
     scattered,
     summed,
 )
@@ -109,10 +106,6 @@ def _plan(case: AlgorithmCase) -> GridPlan:
 
 
 def _cost(case: AlgorithmCase) -> Cost:
-    if ports_of(case) > 1:
-        raise InputError(
-            "expected one port: several parts of the data take turns on a crossbar; set `ports=1`."
-        )
     plan = _plan(case)
     if case.parameters.get("variant") == "latency":
         messages = sum(radix - 1 for line in plan.lines for radix in radices(line.size))
@@ -134,20 +127,10 @@ def _cost(case: AlgorithmCase) -> Cost:
     )
 
 
-TRIVANCE = tuple(
-    Algorithm(
-        name="trivance",
-        collective=collective,
-        build=lambda case: _plan(case).schedule(case),
-        summary="exchanges with both neighbours at three times the distance every step, on a ring or axes of a torus",
-        source="Juerss et al., Trivance, arXiv 2602.17254",
-        cost=_cost,
-        needs=lambda case: needs_a_grid("trivance", case),
-        parameters=GRID_PARAMETERS
-        if collective is not Collective.ALL_REDUCE
-        else {"variant": VARIANT} | GRID_PARAMETERS,
-        topological=True,
-        orders_matter=True,
-    )
-    for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+TRIVANCE = grid_algorithms(
+    "trivance",
+    plan=_plan,
+    cost=_cost,
+    summary="exchanges with both neighbours at three times the distance every step, on a ring or axes of a torus",
+    source="Juerss et al., Trivance, arXiv 2602.17254",
 )

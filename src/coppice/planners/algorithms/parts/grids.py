@@ -20,7 +20,8 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError
-from coppice.planners.algorithms.algorithm import AlgorithmCase, AlgorithmParameter
+from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmCase, AlgorithmParameter
+from coppice.planners.algorithms.parts.cost import Cost
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.schedule.schedule import Op, Schedule
 from coppice.topology.model import Topology
@@ -291,8 +292,6 @@ PORTS = AlgorithmParameter(
     summary="parts of the data that begin on other axes or mirrored; 0: two for each axis of a torus, else 1",
 )
 
-GRID_PARAMETERS = {"dims": DIMS, "ports": PORTS}
-
 
 def dims_of(case: AlgorithmCase) -> tuple[int, ...]:
     """Axis sizes: as given, those of the torus whose ranks are at their own positions, or all ranks in one row."""
@@ -312,7 +311,7 @@ def ports_of(case: AlgorithmCase) -> int:
 def grid_plan(
     case: AlgorithmCase, in_blocks: Callable[[int], Line], at_once: Callable[[int], Line]
 ) -> GridPlan:
-    """Plan of a case with :data:`GRID_PARAMETERS`, and :data:`VARIANT` where it is an all-reduce.
+    """Plan of a case of :func:`grid_algorithms`.
 
     Args:
         in_blocks: The reduce-scatter among a number of positions.
@@ -323,8 +322,8 @@ def grid_plan(
     return GridPlan(tuple(pattern(size) for size in dims), tuple(parts_of(len(dims), ports_of(case))))
 
 
-def needs_a_grid(algorithm: str, case: AlgorithmCase) -> str | None:
-    """Precondition of an algorithm with :data:`GRID_PARAMETERS`."""
+def _needs_a_grid(algorithm: str, case: AlgorithmCase) -> str | None:
+    """Precondition of an algorithm on grids."""
     dims = dims_of(case)
     if prod(dims) != case.size:
         return (
@@ -337,3 +336,43 @@ def needs_a_grid(algorithm: str, case: AlgorithmCase) -> str | None:
             "choose fewer `ports`."
         )
     return None
+
+
+def grid_algorithms(
+    name: str,
+    *,
+    plan: Callable[[AlgorithmCase], GridPlan],
+    cost: Callable[[AlgorithmCase], Cost],
+    summary: str,
+    source: str,
+) -> tuple[Algorithm, ...]:
+    """All collectives that a pattern on grids performs.
+
+    Args:
+        plan: Plan of a case, by :func:`grid_plan`.
+        cost: Cost on a crossbar with one port.
+    """
+
+    def on_one_port(case: AlgorithmCase) -> Cost:
+        if ports_of(case) > 1:
+            raise InputError(
+                "expected one port: several parts of the data take turns on a crossbar; set `ports=1`."
+            )
+        return cost(case)
+
+    axes = {"dims": DIMS, "ports": PORTS}
+    return tuple(
+        Algorithm(
+            name=name,
+            collective=collective,
+            build=lambda case: plan(case).schedule(case),
+            summary=summary,
+            source=source,
+            cost=on_one_port,
+            needs=lambda case: _needs_a_grid(name, case),
+            parameters=axes if collective is not Collective.ALL_REDUCE else {"variant": VARIANT} | axes,
+            topological=True,
+            orders_matter=True,
+        )
+        for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+    )
