@@ -3,6 +3,9 @@
 from __future__ import annotations
 
 import random
+from contextlib import suppress
+from fractions import Fraction
+from typing import Any
 
 import pytest
 
@@ -13,6 +16,7 @@ from coppice.planners.choice import listed
 from coppice.schedule.verification.time_proof import check_time_bound
 from coppice.simulation.least_time import LeastTimes, least_record
 from coppice.simulation.models import Model, Sharing, model_of, named_models
+from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
 
 PLACES = (
@@ -60,6 +64,43 @@ def test_no_plan_and_no_algorithm_is_faster(place: str, more: dict[str, object])
                 for plan in plans:
                     found = coppice.simulate(plan, size, model=model).time_us
                     assert found >= least.time_us * (1 - 1e-9), (collective, plan.planner, model.name, size)
+
+
+@pytest.mark.parametrize("slow", range(5))
+@pytest.mark.parametrize(
+    ("collective", "more"),
+    [
+        (Collective.ALL_GATHER, {}),
+        (Collective.ALL_GATHER, {"weights": (3, 1, 2, 0, 1)}),
+        (Collective.REDUCE_SCATTER, {}),
+        (Collective.GATHER, {"root": 1}),
+        (Collective.SCATTER, {"root": 1}),
+        (Collective.ALL_TO_ALL, {}),
+        (
+            Collective.ALL_TO_ALL,
+            {"demands": tuple(tuple((i + 2 * j) % 4 for j in range(5)) for i in range(5))},
+        ),
+    ],
+    ids=str,
+)
+def test_shares_are_whole_bytes(slow: int, collective: Collective, more: dict[str, Any]) -> None:
+    """A slow rank whose share was rounded up needs less than its part of a size that has no such part."""
+    links = [Link(src=f"g{i}", dst="s", gb_per_s=Fraction(1 if i == slow else 1000, 10)) for i in range(5)]
+    star = Topology.of(
+        "star", [*(Node(id=f"g{i}") for i in range(5)), Node(id="s", kind=NodeKind.SWITCH)], links
+    )
+    problem = Problem(star, collective, **more)
+    plans = [coppice.plan(problem)]
+    for name in ("direct", "bruck", "trivance", "ring", "pairwise", "linear"):
+        with suppress(coppice.CoppiceError):
+            plans.append(coppice.plan(problem, algorithm=name))
+    times = LeastTimes(problem, model_of("ideal"))
+    for size in (7, 1024, 16_384):
+        least = times.at(size)
+        check_time_bound(least.bound)
+        for plan in plans:
+            found = coppice.simulate(plan, size, model="ideal").time_us
+            assert found >= least.time_us * (1 - 1e-9), (plan.planner, size)
 
 
 def test_records_name_the_model_and_the_limit() -> None:

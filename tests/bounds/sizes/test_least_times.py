@@ -200,6 +200,7 @@ def test_certificates_that_were_changed_are_refused(collective: Collective) -> N
 
 def changes(rng: random.Random, found: TimeBound) -> list[TimeBound]:
     """Claims that are false: a longer time, fewer bytes for it, labels beyond the time."""
+    fewer = found.size_bytes - ceil(found.problem.shards)  # every share has fewer whole bytes
     more = [dataclasses.replace(found, time_us=found.time_us * Fraction(1001, 1000))]
     cut = found.cut
     if cut is not None:
@@ -211,14 +212,14 @@ def changes(rng: random.Random, found: TimeBound) -> list[TimeBound]:
         if found.joint:
             more.append(dataclasses.replace(found, sink=0))
         if cut.rate:
-            more.append(dataclasses.replace(found, size_bytes=found.size_bytes - 1))
+            more.append(dataclasses.replace(found, size_bytes=fewer))
         more.append(
             dataclasses.replace(found, turned=not found.turned)
         ) if found.problem.demands is None and (
             found.problem.collective is not Collective.ALL_TO_ALL
         ) else None
     else:
-        more.append(dataclasses.replace(found, size_bytes=found.size_bytes - 1))
+        more.append(dataclasses.replace(found, size_bytes=fewer))
     return more
 
 

@@ -9,7 +9,7 @@ sent by ranks. An all-reduce makes every rank depend on M bytes of every other, 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import cached_property
@@ -87,11 +87,12 @@ class TimeBounds:
         problem, costs = self.problem, self.costs
         best = TimeBound(problem=problem, costs=costs, size_bytes=size_bytes, time_us=Fraction(0))
         least_ns = Fraction(0)
+        whole = whole_shares(problem, size_bytes)
         for priced in self._priced:
-            time_ns = priced.least_time(size_bytes)
+            time_ns = priced.least_time(whole)
             if time_ns > least_ns:
                 least_ns, best = time_ns, replace(best, priced=priced)
-        part = size_bytes / problem.shards if problem.shards else Fraction(0)
+        part = whole / problem.shards if problem.shards else Fraction(0)
         for need in self._needs:
             found = need.sink.least_time(part, least_ns)
             if found is not None:
@@ -236,6 +237,29 @@ class TimeBounds:
         room = np.bincount(network.head, weights=network.capacity, minlength=network.num_nodes)
         chosen = sorted(nodes, key=lambda node: -needed[node] / max(float(room[node]), 1.0))[:MOST_SINKS]
         return sorted(chosen)
+
+
+def whole_shares(problem: Problem, size_bytes: int) -> Fraction:
+    """Bytes of the message of which every share is no more than what it is in whole bytes, rounded up or down.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> star = preset("star", gpus=5)
+        >>> [int(whole_shares(Problem(star, "all_gather"), size)) for size in (4, 5, 1024)]
+        [0, 5, 1020]
+        >>> int(whole_shares(Problem(star, "broadcast", root=0), 1024))
+        1024
+    """
+    parts: Sequence[int] = (1,)
+    if problem.demands is not None:
+        parts = [each for i, row in enumerate(problem.demands) for j, each in enumerate(row) if i != j]
+    elif problem.weights is not None:
+        parts = problem.weights
+    shards = problem.shards
+    return min(
+        (Fraction(size_bytes * each // shards) * shards / each for each in {*parts} if each and shards),
+        default=Fraction(size_bytes),
+    )
 
 
 def crossing(problem: Problem, found: Bound) -> LinkLengths:

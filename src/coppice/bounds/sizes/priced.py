@@ -41,8 +41,8 @@ class PricedLinks:
     price: tuple[int, ...]  # Of each link of the network
     begin: tuple[int, ...]  # Units of time that each link is of no use, in all
 
-    def least_time(self, size_bytes: int) -> Fraction:
-        """Nanoseconds that a message of this size takes at least."""
+    def least_time(self, size_bytes: Fraction) -> Fraction:
+        """Nanoseconds that a message of so many bytes, with shares of whole or broken ones, takes at least."""
         network = self.network
         rows = sorted(
             (begin, price * capacity)

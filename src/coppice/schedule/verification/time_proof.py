@@ -18,6 +18,9 @@ have anything: at once where all have shares, after the distance from the root o
 a way in and a way out, and all that they receive together is bounded by moving cuts of the turned network, in which the
 ways in supply one node, from which all ways out begin. No copies are made between these: switches must not copy.
 
+**Whole bytes.** Shares that a size does not divide into are rounded, up or down. What counts is the largest message
+whose exact shares are not above those rounded down.
+
 **Prices.** A witness of a bound on the rate gives links prices, and says what a byte of the message pays at least. Link
 e = (x, y) is of use between the distance of x from the nearest rank and T less the distance from y to the nearest one.
 Without a witness each byte of an all-reduce is sent by ranks 2 (n - 1) times.
@@ -28,6 +31,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import replace
 from fractions import Fraction
+from math import floor
 
 import numpy as np
 
@@ -153,10 +157,25 @@ def _held_in_all(problem: Problem, size_bytes: int, early: list[int], *, turned:
         raise CheckError(f"this cut leads the wrong way for {problem.collective}.")
     nodes = problem.topology.rank_nodes.tolist()
     inside = [i for i, node in enumerate(nodes) if node in set(early)]
+    whole = _rounded_down(problem, size_bytes)
     if problem.root is not None:
-        return Fraction(size_bytes * sum(i != problem.root for i in inside))
+        return whole * sum(i != problem.root for i in inside)
     weights = problem.weights or (1,) * len(nodes)
-    return size_bytes / problem.shards * sum(sum(weights) - weights[i] for i in inside)
+    return whole / problem.shards * sum(sum(weights) - weights[i] for i in inside)
+
+
+def _rounded_down(problem: Problem, size_bytes: int) -> Fraction:
+    """The largest message no exact share of which is above that of this one in whole bytes."""
+    ranks = range(problem.topology.num_ranks)
+    if problem.demands is not None:
+        shares = [problem.demands[i][j] for i in ranks for j in ranks if i != j]
+    else:
+        shares = list(problem.weights or [1])
+    least = Fraction(size_bytes)
+    for share in filter(None, shares):
+        down = floor(share * Fraction(size_bytes) / problem.shards)
+        least = min(least, down * Fraction(problem.shards) / share)
+    return least
 
 
 def _held(problem: Problem, size_bytes: int, sink: int, early: list[int], *, turned: bool) -> Fraction:
@@ -166,7 +185,7 @@ def _held(problem: Problem, size_bytes: int, sink: int, early: list[int], *, tur
     if sink not in rank:
         raise CheckError(f"{problem.topology.node_ids[sink]} has no rank, so it needs nothing.")
     early = [node for node in early if node in rank and node != sink]
-    collective, part = problem.collective, size_bytes / problem.shards
+    collective, part = problem.collective, _rounded_down(problem, size_bytes) / problem.shards
     root = None if problem.root is None else nodes[problem.root]
     directions = {
         Collective.REDUCE_SCATTER: (True,),
@@ -215,7 +234,7 @@ def _check_prices(
             rate = each * int(network.capacity[e])
             paid += rate * width * network.scale / network.units + each * network.burst_bytes
             open_rate += rate
-    due = work * size_bytes
+    due = work * _rounded_down(problem, size_bytes)
     if paid > due or (paid == due and not open_rate and time):
         raise CheckError(
             f"{size_bytes} bytes pay {float(due):g}, and the links take {float(paid):g} in "
