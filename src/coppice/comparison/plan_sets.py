@@ -84,10 +84,7 @@ def plan_set(
     say = on_stage or (lambda _: None)
 
     def take(made: Sequence[Alternative], wanted: Sequence[int], time_us: Timer) -> Preferred:
-        table = []
-        for one in made:
-            say(f"simulating {one.name} at {len(wanted)} sizes")
-            table.append([time_us(one.made.body, size) for size in wanted])
+        table = [[time_us(one.made.body, size) for size in wanted] for one in made]
         say("looking for the sizes at which the plan changes")
         runs.extend(_runs(made, wanted, fewest_changes(table, least_gain), time_us))
         return preferred(made, wanted, time_us)

@@ -26,7 +26,7 @@ from coppice.simulation.least_time import LeastTime, LeastTimes
 from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulated import without_bursts
 from coppice.simulation.simulator import fastest
-from coppice.text import sizes_of
+from coppice.text import plural, sizes_of
 
 EFFORTS: Mapping[str, int] = {"quick": 0, "normal": 2**22, "high": 2**26}
 """Transfers of algorithms of the catalogue that are looked at, by effort: a count, so that results do not depend on
@@ -103,6 +103,8 @@ def plan_for(
     check_problem(posed)
     relaying = bool(options.get("relay_gpus"))
     options = planner_options(options)
+    say = options.get("on_stage") or (lambda _: None)
+    say("computing the least times")
     times = LeastTimes(
         posed,
         assumed,
@@ -122,8 +124,10 @@ def plan_for(
 
     def choose(variants: Iterator[Alternative]) -> Alternative:
         made = _unlike(variants)
+        say(f"simulating trees at {plural(len(wanted), 'size')}")
         best = {size: min(time_us(one.made.body, size) for one in made) for size in wanted}
         if not any(options.get(name) for name in _CLOSED):
+            say("trying the algorithms of the catalogue")
             limits = {size: least[size].time_us * NEAR for size in wanted}
             made += _of_the_catalogue(posed, assumed, best, limits, EFFORTS[effort], relaying=relaying)
         found.append(take(made, wanted, time_us))
