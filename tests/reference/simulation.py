@@ -149,7 +149,7 @@ def simulated(schedule: Schedule, size_bytes: int, model: Model, *, pieces: int 
     network = (
         FairNetwork(machine)
         if model.sharing is Sharing.FAIR
-        else FifoNetwork(machine, waves_of(schedule, messages, pieces))
+        else FifoNetwork(machine, waves_of(schedule, messages, pieces), by_turns=pieces > 1)
     )
     now = 0.0
     while True:
@@ -260,9 +260,10 @@ def waves_of(schedule: Schedule, messages: list[Message], pieces: int) -> dict[M
 class FifoNetwork:
     """Links that serve one message at a time: of those that wait the one of the earliest piece, then by arrival."""
 
-    def __init__(self, machine: Machine, wave: dict[Message, int]) -> None:
+    def __init__(self, machine: Machine, wave: dict[Message, int], *, by_turns: bool) -> None:
         self.machine = machine
         self.wave = wave
+        self.by_turns = by_turns
         self.links = list(machine.rate)
         self.free = dict.fromkeys(machine.rate, 0.0)
         burst = machine.model.burst_bytes
@@ -273,6 +274,9 @@ class FifoNetwork:
 
     def head(self, message: Message, now: float) -> None:
         link = message.links[len(message.hops)]
+        if not self.by_turns:  # what waits is served in the order in which it comes, so when is known
+            self.serve(message, link, max(now, self.free[link]))
+            return
         if self.free[link] <= now and not self.waiting[link]:
             self.serve(message, link, now)
             return

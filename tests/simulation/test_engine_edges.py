@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coppice.bounds import Problem
@@ -238,7 +238,21 @@ SIZES = st.sampled_from((0, 1, 999, 4000, 100_001))
 NS = 1000.0
 
 
+WITHOUT_BYTES = rows(
+    preset("star", gpus=2, gb_per_s=1),
+    [
+        (src, 1 - src, chunk, COPY, (src, 2, 1 - src), int(place == 9))
+        for place, (src, chunk) in enumerate(
+            zip((0, 1, 1, 0, 0, 0, 1, 1, 1, 0), (0, 2, 2, 0, 0, 0, 0, 2, 0, 0), strict=True)
+        )
+    ],
+    shares=(1, 1, 1),
+)
+"""A link that one byte has left is free for a message without bytes, which lets two more start at that instant."""
+
+
 @settings(max_examples=150, deadline=None)
+@example(WITHOUT_BYTES, 1, Model(overhead_us=0, steps_bind=False, receive_engines=2), 1)
 @given(schedules(), SIZES, models(sharing=Sharing.FIFO), st.integers(1, 4))
 def test_turns_equal_the_reference_to_the_last_bit(
     schedule: Schedule, size: int, model: Model, pieces: int
