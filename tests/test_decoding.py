@@ -47,6 +47,13 @@ def test_what_is_wrong_with_json_has_a_line_and_a_column() -> None:
         with pytest.raises(JSON_FAULTS) as caught:
             msgspec.json.decode(text)
         assert json_fault(caught.value, text) == words
+    for error in (
+        UnicodeDecodeError(
+            "utf-8", b"\xff", 0, 1, "invalid start byte"
+        ),  # msgspec 0.22, from the string's start
+        msgspec.DecodeError("Invalid UTF-8 encoded string"),  # msgspec 0.23
+    ):
+        assert json_fault(error, b'["a", "\xff"]') == "not JSON: not UTF-8 text at line 1, column 8"
 
 
 def test_threads_may_decode_a_type_for_the_first_time_at_once() -> None:

@@ -79,15 +79,15 @@ def json_fault(error: Exception, data: bytes | str) -> str:
     raw = data.encode() if isinstance(data, str) else data
     if isinstance(error, RecursionError):
         return "nested beyond reason"
-    if isinstance(error, UnicodeDecodeError):
-        return _not_utf8(raw)
     if isinstance(error, msgspec.ValidationError):
         return str(error)
     if "truncated" in str(error):
         return f"not JSON: {'empty' if not raw.strip() else f'cut off at {_place(raw, len(raw))}'}"
     found = _BYTE.match(str(error))
-    if found is None:
-        return f"not JSON: {error}"
+    if (
+        found is None
+    ):  # text that is no UTF-8 is told in other words, or by another class, by each version of msgspec
+        return f"not JSON: {_not_utf8(raw) or error}"
     at = int(found["byte"])
     if raw.startswith(b"\xef\xbb\xbf") and at == 0:
         return "not JSON: a byte order mark at line 1, column 1"
@@ -110,10 +110,10 @@ def _place(raw: bytes, at: int) -> str:
     return f"line {line}, column {column}"
 
 
-def _not_utf8(raw: bytes) -> str:
-    """The first byte that is no text in UTF-8; what raised may have counted from the start of a string."""
+def _not_utf8(raw: bytes) -> str | None:
+    """The first byte that is no text in UTF-8, which the error itself need not tell."""
     try:
         raw.decode()
     except UnicodeDecodeError as error:
-        return f"not JSON: not UTF-8 text at {_place(raw, error.start)}"
-    return "not JSON: not UTF-8 text"
+        return f"not UTF-8 text at {_place(raw, error.start)}"
+    return None
