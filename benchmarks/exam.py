@@ -27,7 +27,7 @@ from typing import Any
 import numpy as np
 
 from coppice.iteration.accuracy import FEWEST, LIKE
-from coppice.iteration.transformer import Layout
+from coppice.iteration.layout import Layout
 from exam_boxes import read
 from exam_fit import fit, gpu_of, left_out, seconds_with
 from exam_published import Run, errors_of, figures_of, read_rows, runs_of

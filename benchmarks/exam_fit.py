@@ -16,11 +16,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.iteration import estimate, machine
 from coppice.iteration.devices import CALIBRATIONS, Calibration
 from coppice.iteration.frameworks import FRAMEWORKS, Framework
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.job import TrainingJob
+from coppice.iteration.workload import times, transformers
 from exam_published import Run
 
 USUAL_ERROR = 0.04
@@ -55,8 +55,11 @@ FITTED_FRAMEWORK = (
     "host_seconds",
 )
 FITTED_MODULES = {
-    machine: ("TILE_POWER", "MISALIGNED", "MISALIGNED_HEAD", "HALF_SEQ", "HALF_WIDTH", "BACKWARD_SHARE"),
-    estimate: ("ROUTED_PASSES", "CAST_PASSES"),
+    times: (
+        *("TILE_POWER", "MISALIGNED", "MISALIGNED_HEAD", "HALF_SEQ", "HALF_WIDTH", "BACKWARD_SHARE"),
+        "CAST_PASSES",
+    ),
+    transformers: ("ROUTED_PASSES",),
 }
 
 UNFITTED = ("fsdp-eager",)
@@ -141,7 +144,7 @@ def started() -> Constants:
             }
     for module, names in FITTED_MODULES.items():
         found |= {f"module.{name}": getattr(module, name) for name in names}
-    found |= {f"module.{name}_passes": passes for name, passes in machine.SCORE_PASSES.items()}
+    found |= {f"module.{name}_passes": passes for name, passes in times.SCORE_PASSES.items()}
     return found
 
 
@@ -169,13 +172,13 @@ def set_modules(constants: Mapping[str, float]) -> None:
     for module, names in FITTED_MODULES.items():
         for name in names:
             setattr(module, name, constants[f"module.{name}"])
-    for name in machine.SCORE_PASSES:
-        machine.SCORE_PASSES[name] = constants[f"module.{name}_passes"]
+    for name in times.SCORE_PASSES:
+        times.SCORE_PASSES[name] = constants[f"module.{name}_passes"]
 
 
 def gpu_of(job: TrainingJob) -> str:
     """Whose constants a job takes."""
-    from coppice.iteration.machine import CONSTANTS
+    from coppice.iteration.boxes import CONSTANTS
 
     name = job.cluster.device.name
     return CONSTANTS.get(name, name)

@@ -11,13 +11,17 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coppice.errors import InputError
+from coppice.iteration.boxes import CONSTANTS
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
-from coppice.iteration.estimate import estimate, products_seconds
+from coppice.iteration.estimate import estimate
 from coppice.iteration.frameworks import FRAMEWORKS, Framework
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob
 from coppice.iteration.job.tables import RunTable
-from coppice.iteration.machine import CONSTANTS, Cluster
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.layout import Layout, Recompute, Shard
+from coppice.iteration.machine import Cluster
+from coppice.iteration.transformer import Transformer
+from coppice.iteration.workload.times import operator_seconds
+from coppice.iteration.workload.transformers import transformer_layer
 from coppice.topology import preset
 from exam_boxes import profiled_seconds, ring_seconds
 from exam_published import Run
@@ -195,11 +199,16 @@ def pair_ratio(row: Row, folder: Path) -> float:
             return found.seconds
         # In as many steps as ranks, all but the first of a gather and the last of a scatter run beside the products,
         # whose pieces have fewer tokens.
-        tokens, ranks = model.seq * layout.micro_batch, layout.tensor
-        whole = products_seconds(model, tokens, ranks, cluster)
-        pieces = ranks * products_seconds(model, tokens / ranks, ranks, cluster)
+        ranks = layout.tensor
+        products = [
+            each for part in transformer_layer(model, layout, cluster.framework) for each in part.products
+        ]
+        whole, piece = (
+            sum(operator_seconds(each, samples, cluster).forward for each in products)
+            for samples in (micro_batch, micro_batch / ranks)
+        )
         passes = 3 + (layout.recompute is Recompute.FULL)
-        slower = layout.micro_batches * layers * passes * (pieces - whole)
+        slower = layout.micro_batches * layers * passes * (ranks * piece - whole)
         return found.seconds - found.tensor * (1 - 1 / ranks) + slower
 
     if stages > 1:

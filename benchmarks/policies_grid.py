@@ -7,8 +7,8 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
+from coppice.iteration.boxes import box_of
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.machine import box_of
 from coppice.iteration.optimum import optimal_messages
 from coppice.iteration.policies.catalogue import policies_of
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy

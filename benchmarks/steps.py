@@ -16,12 +16,12 @@ import sys
 import time
 from pathlib import Path
 
-from coppice.iteration.machine import cluster_of
+from coppice.iteration.boxes import cluster_of
+from coppice.iteration.layout import Layout, Recompute, Shard
 from coppice.iteration.models import model_named
 from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
-from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.topology.presets import preset
 from tables import Table, replace_generated
 

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from coppice.iteration import accuracy
 from coppice.iteration.accuracy import Anchor, RunSetting
+from coppice.iteration.layout import Layout, Recompute
 from coppice.iteration.memory import TIGHT, MemoryFit, fit_of
 from coppice.iteration.models import model_named
-from coppice.iteration.transformer import Layout, Recompute
 from support.commands import run
 
 MEASURED = Layout(tensor=4, pipeline=2, data=2, micro_batch=2, global_batch=64)

@@ -10,13 +10,19 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.iteration.estimate import LayerWork, attention_seconds, context_seconds
+from coppice.iteration.boxes import box_of
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import read_job
-from coppice.iteration.machine import box_of
+from coppice.iteration.layout import Layout
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
-from coppice.iteration.transformer import Layout, Transformer, layer_kinds
+from coppice.iteration.step.block import BACKWARD, FORWARD
+from coppice.iteration.step.blocks import end_blocks, layer_block
+from coppice.iteration.step.exchanges import exchange_seconds
+from coppice.iteration.transformer import Transformer, layer_kinds
+from coppice.iteration.workload.operators import AttentionProducts
+from coppice.iteration.workload.times import operator_seconds
+from coppice.iteration.workload.transformers import transformer_layer
 
 SMALL = Transformer(layers=6, hidden=512, heads=8, ffn=2048, seq=1024, vocab=1000, mlp_matrices=3, tied=False)
 LATENT = replace(SMALL, head_width=96, value_width=64, rope_width=32, kv_rank=128, query_rank=192)
@@ -71,16 +77,17 @@ def test_operations_of_windows_are_those_of_the_layers_one_by_one(window: int, e
 def test_a_window_never_takes_longer(window: int) -> None:
     layout = Layout(fused_attention=True)
     narrow, whole = (
-        LayerWork.of(model, layout, H100)
+        layer_block(model, layout, H100)
         for model in (replace(SMALL, window=window, seq=8192), replace(SMALL, seq=8192))
     )
     assert narrow.forward <= whole.forward
-    assert narrow.backward <= whole.backward
+    assert narrow.input_gradient <= whole.input_gradient
+    assert narrow.weight_gradient == whole.weight_gradient
 
 
 def test_a_window_saves_nothing_where_scores_leave_the_chip() -> None:
     layout = Layout(fused_attention=False)
-    narrow, whole = (LayerWork.of(model, layout, H100) for model in (replace(SMALL, window=16), SMALL))
+    narrow, whole = (layer_block(model, layout, H100) for model in (replace(SMALL, window=16), SMALL))
     assert narrow == whole
 
 
@@ -89,15 +96,16 @@ def test_layers_that_predict_further_words_come_behind_the_last() -> None:
     layer = (SMALL.dense_parameters / SMALL.layers) + SMALL.small_parameters
     assert further.parameters - SMALL.parameters == layer + 2 * 512**2 + 3 * 512
     layout = Layout(pipeline=2, data=1, global_batch=4)
-    plain, more = (LayerWork.of(model, layout, H100) for model in (SMALL, further))
-    assert more.forward == plain.forward
-    assert more.head > 2 * plain.head + plain.forward + plain.backward
+    plain, more = (layer_block(model, layout, H100) for model in (SMALL, further))
+    assert more == plain
+    head, longer = (end_blocks(model, layout, H100)[1].compute for model in (SMALL, further))
+    assert longer > 2 * head + plain.compute
     assert memory_of(further, Layout()).total > memory_of(SMALL, Layout()).total
 
 
 def test_tensor_parallelism_shards_heads_but_not_what_they_are_made_from() -> None:
-    whole = LayerWork.of(LATENT, Layout(), H100)
-    shared = LayerWork.of(LATENT, Layout(tensor=4), H100)
+    whole = layer_block(LATENT, Layout(), H100)
+    shared = layer_block(LATENT, Layout(tensor=4), H100)
     assert whole.forward / 4 < shared.forward < whole.forward
 
 
@@ -115,13 +123,20 @@ def test_a_ring_of_keys_waits_for_what_attention_does_not_hide(context: int, seq
     ring = replace(gathered, context_ring=True)
     size = 2 * seq * model.key_value_width
     whole = cluster.ring_seconds(size, context, 1, rounds=1)
-    assert context_seconds(model, gathered, cluster) == (whole, 2 * whole)
-    for waited, attention, sent in zip(
-        context_seconds(model, ring, cluster),
-        attention_seconds(model, ring, cluster),
-        (whole, 2 * whole),
-        strict=True,
+
+    def waited_in(layout: Layout, when: str) -> float:
+        exchanges = layer_block(model, layout, cluster).exchanges
+        return exchange_seconds((each for each in exchanges if each.when == when), "cp")
+
+    assert (waited_in(gathered, FORWARD), waited_in(gathered, BACKWARD)) == (whole, 2 * whole)
+    part = transformer_layer(model, ring, cluster.framework)[0]
+    own = next(each for each in part.operators if isinstance(each, AttentionProducts))
+    took = operator_seconds(own, 1, cluster)
+    for when, attention, sent in (
+        (FORWARD, took.forward, whole),
+        (BACKWARD, took.backward, 2 * whole),
     ):
+        waited = waited_in(ring, when)
         now = computed = 0.0
         arrived = 0.0
         for block in range(context):

@@ -11,22 +11,27 @@ import pytest
 
 from coppice.bounds import bound
 from coppice.errors import InputError
+from coppice.iteration.boxes import box_of, cluster_of, constants_borrowed, device_in
 from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
-from coppice.iteration.estimate import LayerWork, estimate, gathering_seconds, hop_seconds
+from coppice.iteration.estimate import estimate
 from coppice.iteration.frameworks import FRAMEWORKS
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
-from coppice.iteration.machine import Cluster, box_of, cluster_of, constants_borrowed, device_in, tile_share
+from coppice.iteration.layout import Layout, Recompute, Shard
+from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import MemoryFit, fit_of, memory_of
 from coppice.iteration.models import MODELS, model_named
 from coppice.iteration.pipeline.orders import interleaved
 from coppice.iteration.pipeline.stages import StageTimes
 from coppice.iteration.search import search_layouts, simulated_layouts
+from coppice.iteration.step.blocks import end_blocks, layer_block
+from coppice.iteration.step.exchanges import exchange_seconds, stage_send
 from coppice.iteration.step.workloads import stages_graph
 from coppice.iteration.tasks import run_tasks
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.transformer import Transformer
+from coppice.iteration.workload.times import product_seconds, tile_share
 from coppice.topology.presets import preset
 
 GPT = MODELS["gpt-175b"]
@@ -77,10 +82,10 @@ def test_what_costs_what() -> None:
     assert base.mfu < 0.7
     full = estimate(GPT, replace(BASE, recompute=Recompute.FULL), A100)
     # One more forward pass; gradients are added to sums as often as before.
-    work = LayerWork.of(GPT, BASE, A100)
-    assert full.compute == pytest.approx(base.compute * (1 + work.forward / work.layer), rel=1e-12)
+    work = layer_block(GPT, BASE, A100)
+    assert full.compute == pytest.approx(base.compute * (1 + work.forward / work.compute), rel=1e-12)
     # A forward pass is a third of both, but that attention behind it computes scores again.
-    assert 0.3 < work.forward / work.layer < 1 / 3
+    assert 0.3 < work.forward / work.compute < 1 / 3
     assert full.tensor == pytest.approx(1.5 * base.tensor)
     chunked = estimate(GPT, replace(BASE, chunks=3), A100)
     assert chunked.bubble < base.bubble / 2
@@ -164,7 +169,7 @@ def test_devices_are_named() -> None:
 
 def test_products_are_nearer_to_the_peak_the_more_tiles_and_depth_they_have() -> None:
     def share(m: float, n: float, k: float) -> float:
-        return 2 * m * n * k / A100.product_seconds(m, n, k) / A100.device.flops
+        return 2 * m * n * k / product_seconds(A100, m, n, k) / A100.device.flops
 
     # 256 tiles of 256 x 128 take three waves of 108 processors, of which the last is not full; 512 of half the size
     # take five, nearly full ones.
@@ -173,7 +178,7 @@ def test_products_are_nearer_to_the_peak_the_more_tiles_and_depth_they_have() ->
     assert share(512, 512, 8192) < share(8192, 8192, 8192)
     assert share(4096, 4096, 4096) > share(4096, 4096 + 8, 4096)
     # One row moves all of the weights.
-    assert A100.product_seconds(1, 8192, 8192) >= 2 * 8192**2 / A100.device.memory_bytes_per_second
+    assert product_seconds(A100, 1, 8192, 8192) >= 2 * 8192**2 / A100.device.memory_bytes_per_second
 
 
 def test_rings_of_some_gpus_that_share_nics_take_twice_as_long() -> None:
@@ -197,8 +202,8 @@ def test_passes_stall_the_more_gpus_there_are() -> None:
 
 def test_ranks_that_keep_shares_do_not_gather_what_a_stage_sends() -> None:
     gathered = A100.ring_seconds(2 * GPT.seq * GPT.hidden, 8, 1, rounds=1)
-    shares = hop_seconds(GPT, replace(BASE, sequence_parallel=True), A100)
-    assert hop_seconds(GPT, BASE, A100) == pytest.approx(shares + gathered)
+    shares = stage_send(GPT, replace(BASE, sequence_parallel=True), A100).seconds
+    assert stage_send(GPT, BASE, A100).seconds == pytest.approx(shares + gathered)
 
 
 @pytest.mark.parametrize("vocab", [1000, 131072, 1000000])
@@ -207,29 +212,34 @@ def test_balanced_stages_are_the_best_of_all(layers: int, stages: int, vocab: in
     model = Transformer(layers=layers, hidden=2048, heads=32, ffn=8192, mlp_matrices=3, seq=4096, vocab=vocab)
     layout = Layout(pipeline=stages, global_batch=64, fused_attention=True)
     found = estimate(model, layout, BY_NANOTRON)
-    work = LayerWork.of(model, layout, BY_NANOTRON)
+    layer, head = layer_block(model, layout, BY_NANOTRON), end_blocks(model, layout, BY_NANOTRON)[1]
     ways = [way for way in product(range(layers + 1), repeat=stages) if sum(way) == layers]
     best = min(
-        max(*(held * work.layer for held in way[:-1]), way[-1] * work.layer + work.head) for way in ways
+        max(*(held * layer.compute for held in way[:-1]), way[-1] * layer.compute + head.compute)
+        for way in ways
     )
     assert (found.compute + found.head) / 64 == pytest.approx(best)
     # Filling and draining takes what the other stages compute.
     free = replace(BY_NANOTRON, calibration=replace(A100.calibration, near_seconds=0.0, far_seconds=0.0))
     sends = (stages - 1) * estimate(model, layout, free).sends / 64
     rest = estimate(model, layout, free).bubble - sends
-    assert rest == pytest.approx(layers * work.layer + work.head - best)
+    assert rest == pytest.approx(layers * layer.compute + head.compute - best)
 
 
 def test_how_zero_3_began() -> None:
     layout = Layout(data=384, micro_batch=4, global_batch=1536, recompute=Recompute.FULL, shard=Shard.ZERO3)
     biased = replace(GPT, biases=True)
     old = replace(A100, framework=FRAMEWORKS["deepspeed-2021"])
-    now, then = (gathering_seconds(biased, layout, each) for each in (A100, old))
+
+    def gathering(own: Layout, cluster: Cluster) -> float:
+        return exchange_seconds(layer_block(biased, own, cluster).exchanges, "dp")
+
+    now, then = (gathering(layout, each) for each in (A100, old))
     # Three gathers and a whole sum, where two gathers and scattered sums do, and three times as many messages.
     assert 5 / 3 < then / now < 5
-    kept = gathering_seconds(biased, replace(layout, recompute=Recompute.NONE), old)
+    kept = gathering(replace(layout, recompute=Recompute.NONE), old)
     assert kept == pytest.approx(4 / 5 * then)
-    assert gathering_seconds(biased, replace(layout, shard=Shard.ZERO1), old) == 0
+    assert gathering(replace(layout, shard=Shard.ZERO1), old) == 0
 
 
 def test_zero_1_by_tensors_waits_for_each() -> None:

@@ -13,8 +13,9 @@ from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import job_keys, parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.job_options import parse_degrees
+from coppice.iteration.layout import Recompute, Shard
 from coppice.iteration.memory import memory_of
-from coppice.iteration.transformer import Recompute, Shard, Transformer
+from coppice.iteration.transformer import Transformer
 from iteration.test_measured import RECORD
 from support.paths import ROOT
 

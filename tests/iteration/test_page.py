@@ -9,7 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coppice.iteration.machine import cluster_of
+from coppice.iteration.boxes import cluster_of
+from coppice.iteration.layout import Layout
 from coppice.iteration.models import MODELS
 from coppice.iteration.page.page import iteration_html, report_of_step
 from coppice.iteration.page.timeline import MOST_TASKS, timeline_rows
@@ -18,7 +19,6 @@ from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.tasks import TaskGraphBuilder, TaskTimes, run_tasks
 from coppice.iteration.trace import write_task_trace
-from coppice.iteration.transformer import Layout
 from coppice.topology.presets import preset
 from support.browser import needs_browser, probed
 

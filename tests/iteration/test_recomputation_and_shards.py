@@ -12,19 +12,23 @@ from hypothesis import strategies as st
 
 from coppice.errors import InputError
 from coppice.iteration.accuracy import estimate_range
+from coppice.iteration.boxes import box_of, capped, cluster_of
 from coppice.iteration.costs.traffic import job_demands
 from coppice.iteration.devices import DEVICES, Cap
-from coppice.iteration.estimate import LayerWork, crossing_share, estimate
+from coppice.iteration.estimate import estimate
 from coppice.iteration.frameworks import FRAMEWORKS
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
-from coppice.iteration.machine import Cluster, box_of, capped, cluster_of
+from coppice.iteration.layout import MODULES, Layout, Recompute, Shard
+from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.recomputation import recomputed_layers
-from coppice.iteration.step.blocks import transformer_step
-from coppice.iteration.transformer import MODULES, Layout, Recompute, Shard, Transformer
+from coppice.iteration.step.blocks import layer_block, transformer_step
+from coppice.iteration.step.exchanges import crossing_share
+from coppice.iteration.transformer import Transformer
+from coppice.iteration.workload.times import product_seconds
 from coppice.topology.presets import preset
 
 H100 = cluster_of(preset("dgx-h100", boxes=4))
@@ -123,12 +127,12 @@ def test_operators_computes_every_second_product_again() -> None:
         H100.framework, norm_passes=0.0, activation_passes=0.0, attention_passes=0.0, host_seconds=0.0
     )
     cluster = replace(H100, framework=free)
-    work = LayerWork.of(LLAMA, replace(layout, recompute=Recompute.OPERATORS), cluster)
+    work = layer_block(LLAMA, replace(layout, recompute=Recompute.OPERATORS), cluster)
     tokens = 2 * LLAMA.seq
-    up = cluster.product_seconds(tokens, 2 * LLAMA.ffn, LLAMA.hidden) / 2
-    output = cluster.product_seconds(tokens, LLAMA.hidden, LLAMA.hidden)
-    keys = cluster.product_seconds(tokens, 6144, 4096) * 1024 / 6144
-    stalls = LayerWork.of(LLAMA, replace(layout, recompute=Recompute.FULL), cluster).recompute / work.forward
+    up = product_seconds(cluster, tokens, 2 * LLAMA.ffn, LLAMA.hidden) / 2
+    output = product_seconds(cluster, tokens, LLAMA.hidden, LLAMA.hidden)
+    keys = product_seconds(cluster, tokens, 6144, 4096) * 1024 / 6144
+    stalls = layer_block(LLAMA, replace(layout, recompute=Recompute.FULL), cluster).recompute / work.forward
     assert stalls == 1
     assert work.recompute == pytest.approx(
         (up + output + keys) * (1 + 0.0552 * math.sqrt(1 / 1000)), rel=1e-3
@@ -250,8 +254,8 @@ def test_tokens_that_cross_once_take_no_longer(experts: int, chosen: int, expert
 def test_computation_follows_the_clock() -> None:
     half = capped(H100, Cap(clock_mhz=DEVICES["H100"].clock_mhz / 2))
     wide, thin = (8192, 8192, 8192), (64, 65536, 8192)
-    assert half.product_seconds(*wide) == pytest.approx(2 * H100.product_seconds(*wide), rel=0.01)
-    assert half.product_seconds(*thin) == H100.product_seconds(*thin)  # by memory
+    assert product_seconds(half, *wide) == pytest.approx(2 * product_seconds(H100, *wide), rel=0.01)
+    assert product_seconds(half, *thin) == product_seconds(H100, *thin)  # by memory
     assert half.ring_seconds(1e9, 8, 1) == H100.ring_seconds(1e9, 8, 1)
     times = [
         simulated_job(job("dp = 32", cluster=f"power_watts = {watts}")).seconds

@@ -8,15 +8,18 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.estimate import LayerWork, estimate, forward_parts
+from coppice.iteration.boxes import cluster_of
+from coppice.iteration.estimate import estimate
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
-from coppice.iteration.machine import cluster_of
+from coppice.iteration.layout import Layout, Recompute
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.state_space import CHUNK, StateSpace
-from coppice.iteration.transformer import Layout, Recompute, Transformer, layer_kinds
+from coppice.iteration.step.blocks import kinds_of_blocks, layer_block
+from coppice.iteration.transformer import Transformer, layer_kinds
+from coppice.iteration.workload.transformers import transformer_layer
 from coppice.topology.presets import preset
 
 H100 = cluster_of(preset("dgx-h100", boxes=2))
@@ -64,11 +67,16 @@ def test_operations_of_a_chunk_are_those_of_its_products() -> None:
 def test_a_hybrid_takes_what_its_kinds_take(name: str, recompute: Recompute) -> None:
     model = MODELS[name]
     layout = Layout(data=16, global_batch=16, recompute=recompute)
-    work = LayerWork.of(model, layout, H100)
-    kinds = [(LayerWork.of(view, layout, H100), count) for view, count in layer_kinds(model)]
-    assert work.layer * model.layers == pytest.approx(sum(each.layer * count for each, count in kinds))
-    assert work.forward <= work.backward
-    parts = {view.pattern: set(forward_parts(view, layout, H100)) for view, _ in layer_kinds(model)}
+    kinds = kinds_of_blocks(model, layout, H100)
+    found = estimate(model, layout, H100)
+    assert found.compute == pytest.approx(sum(each.compute * count for each, count in kinds))
+    assert all(each.forward <= each.input_gradient + each.weight_gradient for each, _ in kinds)
+    parts = {
+        view.pattern: {
+            each.name for part in transformer_layer(view, layout, H100.framework) for each in part.operators
+        }
+        for view, _ in layer_kinds(model)
+    }
     assert "scan" in parts["M"]
     assert not any("scan" in parts[kind] for kind in parts if kind != "M")
     assert "queries" in parts["*"]
@@ -81,9 +89,10 @@ def test_a_pattern_of_attention_and_mlps_is_a_transformer() -> None:
     assert apart.parameters == plain.parameters
     assert apart.forward_flops(1) == plain.forward_flops(1)
     layout = Layout(tensor=2, data=8, global_batch=16, sequence_parallel=True, fused_attention=True)
-    one, other = (LayerWork.of(each, layout, H100) for each in (plain, apart))
-    assert 2 * other.forward == pytest.approx(one.forward)
-    assert 2 * other.backward == pytest.approx(one.backward)
+    one = layer_block(plain, layout, H100)
+    halves = [block for block, _ in kinds_of_blocks(apart, layout, H100)]
+    for name in ("forward", "input_gradient", "weight_gradient"):
+        assert sum(getattr(each, name) for each in halves) == pytest.approx(getattr(one, name))
     assert estimate(apart, layout, H100).tensor == pytest.approx(estimate(plain, layout, H100).tensor)
     held = [memory_of(each, layout).activations for each in (plain, apart)]
     assert held[0] == pytest.approx(held[1])
@@ -96,12 +105,8 @@ def test_longer_sequences_cost_states_less_than_attention() -> None:
     )
     grown = []
     for model in (nemotron, attention):
-        times = [
-            LayerWork.of(
-                replace(model, seq=seq), Layout(data=16, global_batch=16, fused_attention=True), H100
-            ).layer
-            for seq in (8192, 65536)
-        ]
+        layout = Layout(data=16, global_batch=16, fused_attention=True)
+        times = [estimate(replace(model, seq=seq), layout, H100).compute for seq in (8192, 65536)]
         grown.append(times[1] / times[0])
     assert 7 < grown[0] < grown[1]
 

@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
+from coppice.iteration.boxes import cluster_of
 from coppice.iteration.estimate import estimate
-from coppice.iteration.machine import cluster_of
+from coppice.iteration.layout import Layout, Recompute, Shard
 from coppice.iteration.models import MODELS
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import ORDERS
@@ -28,7 +29,6 @@ from coppice.iteration.step.plan import StepPlan
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.tasks import run_tasks
 from coppice.iteration.trace import write_task_trace
-from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.topology.presets import preset
 from reference import tasks as reference
 from reference.unfold import unfolded

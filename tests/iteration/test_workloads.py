@@ -9,23 +9,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
+from coppice.iteration.boxes import cluster_of
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import estimate
 from coppice.iteration.frameworks import FRAMEWORKS
 from coppice.iteration.job.composed import step_of
 from coppice.iteration.job.job import KindOfBox, Machines
-from coppice.iteration.machine import Cluster, cluster_of
+from coppice.iteration.layout import Layout, Recompute, Shard
+from coppice.iteration.machine import Cluster
 from coppice.iteration.measured.table import AttentionRow, CopyRow, DeviceTable, MatrixRow
-from coppice.iteration.memory import memory_of
+from coppice.iteration.memory import layer_bytes, memory_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.predicted import predict
 from coppice.iteration.search import estimate_of
 from coppice.iteration.step.simulated import order_for, simulate_step
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.catalogue import LAYERED_MODELS, any_model
-from coppice.iteration.workload.times import layer_workload, transformer_row
+from coppice.iteration.workload.times import layer_workload, product_seconds
+from coppice.iteration.workload.transformers import transformer_row
 from coppice.topology.presets import preset
 
 PLAIN = FRAMEWORKS["megatron-2021"]
@@ -95,16 +98,15 @@ def test_layers_of_a_transformer_add_up(name: str) -> None:
 def test_what_a_layer_keeps_is_the_papers_formula() -> None:
     # Korthikanti et al. (MLSys 2023), equation 1: s b h (34 + 5 a s / h).
     model = MODELS["gpt-175b"]
-    kept = {fused: transformer_row(model, fused_attention=fused)[1:3] for fused in (True, False)}
     unit = model.seq * model.hidden
-    assert sum(each.activation_bytes for each in kept[True]) == 34 * unit
-    assert sum(each.activation_bytes for each in kept[False]) == unit * (
-        34 + 5 * model.heads * model.seq / model.hidden
-    )
+    assert layer_bytes(model, Layout(fused_attention=True), PLAIN) == 34 * unit
+    scores = 5 * model.heads * model.seq / model.hidden
+    assert layer_bytes(model, Layout(), PLAIN) == pytest.approx(unit * (34 + scores))
+    # A gated MLP has one result more, and 8 heads of keys and values a twelfth of theirs.
     gated = replace(model, mlp_matrices=3, kv_heads=8)
-    row = transformer_row(gated)[1:3]
-    layer = memory_of(gated, Layout(fused_attention=True), PLAIN).activations / gated.layers
-    assert sum(each.activation_bytes for each in row) == pytest.approx(layer)
+    assert layer_bytes(gated, Layout(fused_attention=True), PLAIN) == pytest.approx(
+        unit * (34 + 8 - 4 * 11 / 12)
+    )
 
 
 @pytest.mark.parametrize("fields", [{"experts": 4, "experts_per_token": 5}, {"kv_heads": 5}])
@@ -258,7 +260,7 @@ def test_a_measured_table_takes_the_place_of_constants(share: float) -> None:
     )
     found = replace(A100, table=table)
     assert found.memory_rate == 1e12
-    assert found.product_seconds(777, 5000, 5000) == pytest.approx(2 * 777 * 5000**2 / (312e12 * share))
+    assert product_seconds(found, 777, 5000, 5000) == pytest.approx(2 * 777 * 5000**2 / (312e12 * share))
     layout = Layout(tensor=8, pipeline=8, global_batch=8, fused_attention=True)
     model = MODELS["gpt-175b"]
     times = estimate(model, layout, found), estimate(model, layout, replace(found, precision=2.0))

@@ -10,8 +10,9 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from coppice.iteration.frameworks import MEGATRON, Framework
+from coppice.iteration.layout import Layout, Recompute, Shard, dealt_layers
 from coppice.iteration.recomputation import alike, dropped_bytes, recomputed_layers
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer, dealt_layers
+from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.catalogue import LayeredModel
 
 _WEIGHT, _ADAM = 2, 12  # bytes for each parameter

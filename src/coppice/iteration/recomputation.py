@@ -20,14 +20,8 @@ from dataclasses import replace
 from functools import lru_cache
 
 from coppice.iteration.frameworks import Framework
-from coppice.iteration.transformer import (
-    Layout,
-    Recompute,
-    Transformer,
-    dealt_layers,
-    layer_kinds,
-    layer_views,
-)
+from coppice.iteration.layout import Layout, Recompute, dealt_layers
+from coppice.iteration.transformer import Transformer, layer_kinds, layer_views
 
 _NORMS_READ = 4.0
 """Passes over activations of two norms: each reads and writes them."""
@@ -105,7 +99,7 @@ def kinds_of(model: Transformer, layout: Layout) -> list[tuple[Transformer, Layo
 def repeated_parts(model: Transformer, layout: Layout, framework: Framework) -> dict[str, float]:
     """Share of each part of the forward pass that is computed again, where all layers are alike.
 
-    Parts are those of :func:`coppice.iteration.estimate.forward_parts`; full recomputation repeats all of them.
+    Parts are operators by name (:mod:`coppice.iteration.workload.transformers`); full recomputation repeats all.
     """
     if layout.recompute is Recompute.OPERATORS:
         again = _every_second(model)

@@ -13,15 +13,16 @@ from dataclasses import dataclass, replace
 from coppice.errors import InputError
 from coppice.iteration.accuracy import APART, Anchor, RunSetting, correction, estimate_range
 from coppice.iteration.estimate import Estimate, estimate
+from coppice.iteration.layout import Layout, Recompute, Shard
 from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import Memory, MemoryFit, fit_of, memory_of
 from coppice.iteration.policies.step_plans import BASELINE, plan_named
 from coppice.iteration.predicted import predict
-from coppice.iteration.step.blocks import transformer_step
+from coppice.iteration.step.blocks import optimizer_seconds, step_of_model, usual_overlap
 from coppice.iteration.step.simulated import order_for, simulate_step
-from coppice.iteration.transformer import Layout, Recompute, Shard, Transformer
+from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.catalogue import LayeredModel
-from coppice.iteration.workload.times import layer_workload, layered_step, optimizer_seconds, usual_overlap
+from coppice.iteration.workload.times import layer_workload
 
 
 def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Cluster) -> Estimate:
@@ -34,7 +35,7 @@ def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Clus
         layout: How it lies on the GPUs.
 
     Examples:
-        >>> from coppice.iteration.machine import cluster_of
+        >>> from coppice.iteration.boxes import cluster_of
         >>> from coppice.iteration.workload.catalogue import resnet
         >>> from coppice.topology.presets import preset
         >>> layout = Layout(data=16, micro_batch=256, global_batch=4096)
@@ -149,10 +150,8 @@ def simulated_layouts(
     for each in found:
         layout = each.layout
         name, order = order_for(None, layout.pipeline, layout.micro_batches, layout.chunks)
-        if isinstance(model, LayeredModel):
-            step, overlap = layered_step(model, layout, cluster), usual_overlap(layout)
-        else:
-            step, overlap = transformer_step(model, layout, cluster), BASELINE
+        step = step_of_model(model, layout, cluster)
+        overlap = usual_overlap(layout) if isinstance(model, LayeredModel) else BASELINE
         result = simulate_step(step, plan_named(overlap, step, order), name=name)
         setting = RunSetting(model=model, device=cluster.device.name, layout=layout)
         factor = correction(setting, anchors, spread).factor if anchors else 1.0

@@ -224,8 +224,8 @@ def layouts_of(options: SearchOptions, loaded: Callable[..., Any] | None = None)
     """
     from coppice.iteration.job.file import with_values
     from coppice.iteration.job.job import machines_of, model_of, profile_of
+    from coppice.iteration.layout import Layout
     from coppice.iteration.search import as_fast, search_layouts, simulated_layouts
-    from coppice.iteration.transformer import Layout
 
     record, folder = options.record()
     model, precision = model_of(record.model), record.run.precision or 1.0

@@ -106,7 +106,7 @@ class MachinesOptions(Struct, frozen=True, kw_only=True):
             if self.boxes is not None:
                 raise InputError("`boxes` goes with `topology`: name a preset, such as dgx-a100.")
             return None
-        from coppice.iteration.machine import box_of, cluster_of
+        from coppice.iteration.boxes import box_of, cluster_of
         from coppice.topology.load import load
 
         if self.topology is None:

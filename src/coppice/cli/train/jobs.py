@@ -17,7 +17,7 @@ from coppice.text import columns
 
 if TYPE_CHECKING:
     from coppice.iteration.job import TrainingJob
-    from coppice.iteration.transformer import Layout
+    from coppice.iteration.layout import Layout
     from coppice.topology.model import Topology
 
 
@@ -39,7 +39,7 @@ def load_job(options: JobOptions) -> TrainingJob:
 
 def note_constants(job: TrainingJob) -> None:
     """Print a note about GPUs whose constants were fitted to another one."""
-    from coppice.iteration.machine import constants_borrowed
+    from coppice.iteration.boxes import constants_borrowed
 
     told = (constants_borrowed(each.cluster) for each in job.machines.kinds)
     for words in dict.fromkeys(filter(None, told)):
@@ -76,10 +76,10 @@ def job(
 
     import msgspec
 
+    from coppice.iteration.boxes import gpu_text
     from coppice.iteration.job.file import read_job_record
     from coppice.iteration.job.job import job_of
     from coppice.iteration.job.tables import JobRecord
-    from coppice.iteration.machine import gpu_text
     from coppice.iteration.recomputation import recomputation_text
     from coppice.iteration.transformer import Transformer
 

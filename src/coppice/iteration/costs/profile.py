@@ -11,7 +11,7 @@ from __future__ import annotations
 from typing import Any
 
 from coppice.iteration.costs.group import CollectiveCosts, RankGroup
-from coppice.iteration.transformer import Layout
+from coppice.iteration.layout import Layout
 
 PROFILED = ("all_gather", "reduce_scatter", "all_reduce", "all_to_all")
 """Collectives whose times torch looks up."""
@@ -59,7 +59,7 @@ def torch_profile(costs: CollectiveCosts, layout: Layout) -> dict[str, Any]:
         layout: How a job lies on the GPUs.
 
     Examples:
-        >>> from coppice.iteration.machine import cluster_of
+        >>> from coppice.iteration.boxes import cluster_of
         >>> from coppice.iteration.costs.calibrated import costs_of
         >>> from coppice.topology.presets import preset
         >>> made = torch_profile(costs_of(cluster_of(preset("dgx-a100"))), Layout(tensor=8))

@@ -13,6 +13,7 @@ from typing import Any
 
 from coppice.errors import InputError
 from coppice.iteration.job.job import Machines, TrainingJob
+from coppice.iteration.layout import Layout
 from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import Memory, memory_of
 from coppice.iteration.pipeline.order import PipelineOrder, Work
@@ -28,12 +29,11 @@ from coppice.iteration.policies.tensor.policy import TensorPolicy, transformed
 from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step
 from coppice.iteration.step.block import Step
-from coppice.iteration.step.blocks import transformer_step
+from coppice.iteration.step.blocks import step_of_model, usual_overlap
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.tasks import TaskTimes
-from coppice.iteration.transformer import Layout, Transformer
+from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.catalogue import LayeredModel
-from coppice.iteration.workload.times import layered_step, usual_overlap
 from coppice.text import suggestion
 
 
@@ -132,14 +132,11 @@ def step_of(model: Transformer | LayeredModel, layout: Layout, machines: Machine
     Args:
         layout: How it lies on the GPUs.
     """
-    if isinstance(model, LayeredModel):
-        return layered_step(model, layout, machines.cluster)
-    whole = transformer_step(model, layout, machines.cluster)
+    whole = step_of_model(model, layout, machines.cluster)
     if len(machines.kinds) == 1 or layout.pipeline == 1:
         return whole
     steps = [
-        transformer_step(model, layout, _of_stage(machines, layout, device))
-        for device in range(layout.pipeline)
+        step_of_model(model, layout, _of_stage(machines, layout, device)) for device in range(layout.pipeline)
     ]
     dealt = [(steps[stage % layout.pipeline], stage) for stage in range(len(whole.stages))]
     return replace(

@@ -24,11 +24,10 @@ from coppice.iteration.machine import Cluster
 from coppice.iteration.modules.tracing import ModuleOperation, ModuleTrace
 from coppice.iteration.tasks import TaskGraph, TaskGraphBuilder, TaskTimes, lower_bound_seconds, run_tasks
 from coppice.iteration.totals import group_text
+from coppice.iteration.workload.times import roofline_seconds
 
 _ROUNDS = {"all_reduce": 2, "barrier": 2}
 _BETWEEN_TWO = ("send", "recv")
-_FOUR_BYTES = {"V100": 1 / 8, "MI250X": 1 / 4}
-"""Share of the 16-bit peak of matrix products of 4-byte elements, where it is not the half that TF32 is."""
 _GATHERS, _COPIES_OUT = "fsdp.all_gather_copy_in", "fsdp.split_with_sizes_copy"
 
 
@@ -114,11 +113,7 @@ def _seconds(each: ModuleOperation, cluster: Cluster) -> float:
         if each.collective in _BETWEEN_TWO:  # what a ring of two halves
             return cluster.ring_seconds(2 * each.size_bytes, 2, _step(each.ranks), rounds=1)
         return cluster.ring_seconds(each.size_bytes, len(each.ranks), _step(each.ranks), rounds=rounds)
-    device, constants = cluster.device, cluster.calibration
-    peak = device.flops * constants.matrix_share
-    if each.element_bytes > 2:
-        peak *= _FOUR_BYTES.get(device.name, 1 / 2)
-    return max(each.flops / peak, each.moved_bytes / cluster.memory_rate)
+    return roofline_seconds(each.flops, each.moved_bytes, each.element_bytes, cluster)
 
 
 def _graph(trace: ModuleTrace, cluster: Cluster, seconds: Sequence[float], *, in_turn: bool) -> TaskGraph:

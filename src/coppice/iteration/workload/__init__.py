@@ -1,5 +1,5 @@
-"""Models as workloads: computation, memory traffic and communication per layer, and their times on a device.
+"""Models as workloads: operators of their layers, and what these take on a device.
 
-``catalogue`` has the models by name and says what one offers, ``times`` the layers of transformers and the
-seconds of layers on a device, which may be a measured one.
+``operators`` says what a layer is made of, ``transformers`` which operators transformers have, ``catalogue`` all models
+by name, and ``times`` what an operator, a layer and a workload of layers take on a device, which may be a measured one.
 """

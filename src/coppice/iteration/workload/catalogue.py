@@ -20,46 +20,8 @@ from dataclasses import dataclass
 from coppice.errors import InputError
 from coppice.iteration.models import MODELS
 from coppice.iteration.transformer import Transformer
+from coppice.iteration.workload.operators import MatrixProduct, MemoryPasses, ModelLayer
 from coppice.text import suggestion
-
-
-@dataclass(frozen=True, kw_only=True)
-class MatrixProduct:
-    """Product of a sample's activations (rows x k) with weights (k x n)."""
-
-    rows: float  # Rows for a sample: tokens, or places of a picture
-    n: float  # Columns of the weights
-    k: float  # Rows of the weights
-    parts: float = 1  # Matrices of this size that shard the rows: experts, groups of a convolution
-
-    @property
-    def flops(self) -> float:
-        """FLOPs, two per multiply-add."""
-        return 2 * self.rows * self.n * self.k
-
-
-@dataclass(frozen=True, kw_only=True)
-class ModelLayer:
-    """A layer, per sample."""
-
-    name: str  # Its name
-    kind: str  # `attention`, `mlp`, `experts`, `states`, `embedding`, `head`, `convolution`, `tables`, `interaction`
-    # Its matrix products; a convolution is one (its patches times its kernels)
-    products: tuple[MatrixProduct, ...] = ()
-    attention: float = 0.0  # Operations of scores and context of attention
-    attention_shape: tuple[float, float] = (1, 1)  # Heads and tokens of them
-    other_flops: float = 0.0  # Operations that take no longer than the bytes that they pass over
-    passed_bytes: float = 0.0  # Bytes that passes over activations beside products read and write, forward
-    activation_bytes: float = 0.0  # Bytes that the backward pass needs
-    parameters: float = 0.0  # Weights
-    # Those of them that are of experts or tables, which are not copied to every replica
-    expert_parameters: float = 0.0
-    exchanged_bytes: float = 0.0  # Bytes that all-to-alls of a rank carry forward, and as many backward
-
-    @property
-    def flops(self) -> float:
-        """FLOPs of the forward pass, two per multiply-add."""
-        return sum(each.flops for each in self.products) + self.attention + self.other_flops
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -167,8 +129,10 @@ def _convolution(
     return ModelLayer(
         name=name,
         kind="convolution",
-        products=(MatrixProduct(rows=places, n=outer, k=kernel * kernel * inner),),
-        passed_bytes=given * (5 if normalised else 2),
+        operators=(
+            MatrixProduct(rows=places, n=outer, k=kernel * kernel * inner),
+            MemoryPasses(moved_bytes=given * (5 if normalised else 2)),
+        ),
         activation_bytes=given * (2 if normalised else 1),
         parameters=weights + (2 * outer if normalised else outer),
     )
@@ -179,8 +143,7 @@ def _linear(name: str, inner: int, outer: int) -> ModelLayer:
     return ModelLayer(
         name=name,
         kind="mlp",
-        products=(MatrixProduct(rows=1, n=outer, k=inner),),
-        passed_bytes=2 * _HALF * outer,
+        operators=(MatrixProduct(rows=1, n=outer, k=inner), MemoryPasses(moved_bytes=2 * _HALF * outer)),
         activation_bytes=_HALF * outer,
         parameters=inner * outer + outer,
     )
@@ -219,7 +182,7 @@ def dlrm(
         ModelLayer(
             name="tables",
             kind="tables",
-            passed_bytes=looked * (lookups + 1),
+            operators=(MemoryPasses(moved_bytes=looked * (lookups + 1), backward=1.0),),
             activation_bytes=looked,
             parameters=sum(rows) * width,
             expert_parameters=sum(rows) * width,
@@ -229,8 +192,10 @@ def dlrm(
         ModelLayer(
             name="interaction",
             kind="interaction",
-            products=(MatrixProduct(rows=vectors, n=vectors, k=width),),
-            passed_bytes=_FLOAT * (vectors * width + 2 * pairs),
+            operators=(
+                MatrixProduct(rows=vectors, n=vectors, k=width, weights=False),
+                MemoryPasses(moved_bytes=_FLOAT * (vectors * width + 2 * pairs), backward=1.0),
+            ),
             activation_bytes=_FLOAT * (vectors * width + pairs),
         ),
         *_mlp("top", (width + pairs, *top)),
@@ -246,8 +211,10 @@ def _mlp(name: str, widths: Sequence[int]) -> list[ModelLayer]:
         ModelLayer(
             name=f"{name}.{number}",
             kind="mlp",
-            products=(MatrixProduct(rows=1, n=outer, k=inner),),
-            passed_bytes=2 * _FLOAT * outer,
+            operators=(
+                MatrixProduct(rows=1, n=outer, k=inner),
+                MemoryPasses(moved_bytes=2 * _FLOAT * outer),
+            ),
             activation_bytes=_FLOAT * outer,
             parameters=inner * outer + outer,
         )

@@ -9,12 +9,12 @@ from fractions import Fraction
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.machine import cluster_of
+from coppice.iteration.boxes import cluster_of
+from coppice.iteration.layout import Layout, Recompute
 from coppice.iteration.models import model_named
 from coppice.iteration.policies.tensor.degrees import DegreeProblem, TransformerBytes, degree_problem
 from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock, RegroupedHalves
 from coppice.iteration.tasks import lower_bound_seconds, run_tasks
-from coppice.iteration.transformer import Layout, Recompute
 from coppice.topology.presets import preset
 
 

@@ -8,10 +8,11 @@ from dataclasses import replace
 import pytest
 
 from coppice.errors import InputError
+from coppice.iteration.boxes import cluster_of
 from coppice.iteration.job.composed import Composition, composition_of, simulated_job, step_of
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
-from coppice.iteration.machine import cluster_of
+from coppice.iteration.layout import Layout, Recompute, Shard
 from coppice.iteration.models import model_named
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import policies_of, policy_named
@@ -22,7 +23,6 @@ from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExch
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.simulated import simulate_step
 from coppice.iteration.tasks import run_tasks
-from coppice.iteration.transformer import Layout, Recompute, Shard
 from coppice.topology.presets import preset
 
 SUM, PAIR = ("all_reduce",), ("all_gather", "reduce_scatter")

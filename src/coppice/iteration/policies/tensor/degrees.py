@@ -34,11 +34,12 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
 from coppice.errors import InputError
+from coppice.iteration.layout import Layout
 from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.policy import tensor_exchanges
 from coppice.iteration.step.block import FORWARD, LayerBlock
 from coppice.iteration.step.blocks import transformer_blocks
-from coppice.iteration.transformer import Layout, Transformer
+from coppice.iteration.transformer import Transformer
 
 _TICKS = 2**34
 _Table = list[list[int]]  # blocks by degrees
@@ -281,10 +282,10 @@ def degree_problem(
         layout: How the job lies on the GPUs; ``tensor`` is the size of the group.
 
     Examples:
-        >>> from coppice.iteration.machine import cluster_of
+        >>> from coppice.iteration.boxes import cluster_of
         >>> from coppice.iteration.models import model_named
         >>> from coppice.topology.presets import preset
-        >>> from coppice.iteration.transformer import Recompute
+        >>> from coppice.iteration.layout import Recompute
         >>> layout = Layout(tensor=8, micro_batch=16, global_batch=16, recompute=Recompute.FULL)
         >>> cluster = cluster_of(preset("dgx-a100"))
         >>> plan = degree_problem(model_named("gpt-18b"), layout, cluster, (2, 4, 8)).solve()

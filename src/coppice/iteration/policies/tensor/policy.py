@@ -89,7 +89,8 @@ class ProductPolicy(TensorPolicy):
 
     def block(self, block: LayerBlock) -> LayerBlock:
         """Transform a block."""
-        computed = {FORWARD: block.forward, BACKWARD: block.input_gradient, RECOMPUTE: block.recompute}
+        # A product's gradient of inputs takes as long as the product, whatever else the backward pass computes.
+        computed = {FORWARD: block.forward, BACKWARD: block.forward, RECOMPUTE: block.recompute}
         product = {}
         for when, seconds in computed.items():
             inside = tensor_exchanges(block, when)
