@@ -19,8 +19,10 @@ from coppice.errors import InputError
 from coppice.iteration.capture.capturing import ScriptError, capture_ranks
 from coppice.iteration.capture.job_file import job_text
 from coppice.iteration.capture.recognising import RecognisedJob, recognise
-from coppice.iteration.capture.request import CapturedRank, CaptureResult
+from coppice.iteration.capture.recomputing import Recomputation, recomputation_of
+from coppice.iteration.capture.request import CapturedRank, CaptureResult, ParameterFact, ScriptFacts
 from coppice.iteration.job.file import parse_job_record
+from coppice.iteration.modules.tracing import ModuleLayer, ModuleOperation
 from support.commands import run
 from support.paths import ROOT
 
@@ -70,6 +72,36 @@ JOBS: dict[str, dict[str, Any]] = {
         "job": {"layers": 3, "experts": 4, "experts_per_token": 2, "expert_ffn": 128, "ep": 2, "dp": 2},
     },
     "checkpointed": {"ranks": 2, "job": {**GPT, "dp": 2, "recompute": "full", "global_batch": 16}},
+    "again_every": {
+        "script": "again",
+        "arguments": ["full", "--every", "2"],
+        "ranks": 1,
+        "job": {**GPT, "layers": 4, "recompute": "full", "recompute_every": 2, "recompute_layers": None},
+    },
+    "again_operators": {
+        "script": "again",
+        "arguments": ["operators"],
+        "ranks": 1,
+        "job": {**GPT, "layers": 4, "recompute": "operators", "recompute_every": None},
+    },
+    "again_modules": {
+        "script": "again",
+        "arguments": ["mlp+layernorm", "--first", "3"],
+        "ranks": 1,
+        "job": {
+            **GPT,
+            "layers": 4,
+            "recompute": "selective",
+            "recompute_layers": 3,
+            "recompute_modules": ["mlp", "layernorm"],
+        },
+    },
+    "again_attention": {
+        "script": "again",
+        "arguments": ["core_attn"],
+        "ranks": 1,
+        "job": {**GPT, "layers": 4, "recompute": "selective", "recompute_modules": ["core_attn"]},
+    },
     "compiled": {"ranks": 2, "job": {**GPT, "layers": 2, "dp": 2}},
     "torchtitan_like": {
         "ranks": 4,
@@ -117,10 +149,11 @@ JOBS: dict[str, dict[str, Any]] = {
         },
     },
 }
-QUICK = ("ddp", "pipeline")
+QUICK = ("ddp", "pipeline", "again_operators")
 
 
 def script_of(name: str) -> Path:
+    name = JOBS[name].get("script", name)
     found = SCRIPTS / f"{name}.py"
     return found if found.is_file() else EXAMPLES / f"{name}.py"
 
@@ -260,6 +293,74 @@ def test_compiled_regions_have_the_flops_of_the_profiler(slow: Path, tmp_path: P
     captured = captured_of(slow, "compiled")[0]
     attention = sum(each.flops for each in captured.operations if "attention" in each.name)
     assert captured.flops - attention == pytest.approx(int(words["FLOPS"]), rel=0.01)
+
+
+FLAGS: list[tuple[list[list[int]], int, dict[str, Any], bool]] = [
+    # Layers of each stage that compute again, chunks, what the job says of them, and whether something is noted
+    ([[1, 1], [1, 1]], 1, {}, False),
+    ([[0, 1, 0, 1], [0, 1, 0, 1]], 1, {"every": 2}, False),
+    ([[1, 0, 1, 0]], 1, {"every": 2}, False),
+    ([[0, 0, 1, 0, 0, 1]], 1, {"every": 3}, False),
+    ([[1, 1, 0], [1, 1, 0]], 1, {"layers": 2}, False),
+    ([[1, 0, 1, 0], [1, 0, 1, 0]], 2, {"layers": 1}, False),
+    ([[0, 0, 0], [1, 1, 1]], 1, {"every": 2}, True),
+    ([[1, 1, 0, 1, 1, 0]], 1, {"every": 2}, True),
+    ([[0, 0], [0, 0]], 1, {"recompute": "none"}, False),
+]
+
+
+@pytest.mark.parametrize(("flags", "chunks", "wanted", "noted"), FLAGS)
+def test_layers_that_compute_again_are_those_of_the_job(
+    flags: list[list[int]], chunks: int, wanted: dict[str, Any], noted: bool
+) -> None:
+    notes: list[str] = []
+    stages = [made_stage(row) for row in flags]
+    expected = Recomputation(**{"recompute": "full", **wanted})
+    assert recomputation_of(stages, chunks, (), notes) == expected
+    assert bool(notes) == noted
+
+
+def made_stage(flags: list[int]) -> CapturedRank:
+    """A stage whose layers have three products and a call of attention, and run again as told."""
+    names = ("qkv", "out", "up")
+    layers = [
+        ModuleLayer(name=f"{block}.{name}", kind="Linear", parameters=1, gradient_bytes=2)
+        for block in range(len(flags))
+        for name in names
+    ]
+    facts = ScriptFacts(
+        parameters=[
+            ParameterFact(name=f"{block}.x", shape=[1], local=1, element_bytes=2, kind="Linear", block=block)
+            for block in range(len(flags))
+        ],
+        layer_blocks={number: number // 3 for number in range(len(layers))},
+    )
+
+    def passes(block: int, **fields: bool) -> list[ModuleOperation]:
+        rows = (
+            ("aten.mm", 0),
+            ("aten._scaled_dot_product_flash_attention", 0),
+            ("aten.mm", 1),
+            ("aten.mm", 2),
+        )
+        return [ModuleOperation(name=name, layer=3 * block + at, flops=1, **fields) for name, at in rows]
+
+    operations = [each for block in range(len(flags)) for each in passes(block)]
+    operations += [
+        each for block, flag in enumerate(flags) if flag for each in passes(block, backward=True, again=True)
+    ]
+    return CapturedRank(
+        rank=0,
+        steps=1,
+        layers=layers,
+        operations=operations,
+        setup=[],
+        peak_bytes=0,
+        peak_parts={},
+        notes=[],
+        facts=facts,
+        torch="",
+    )
 
 
 def odd(name: str, *arguments: str, **options: Any) -> dict[int, CapturedRank]:

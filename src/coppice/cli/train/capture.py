@@ -195,6 +195,9 @@ _PARTS = {
 
 def _job_text(found: CapturedScript) -> str:
     """The job in one line."""
+    from coppice.iteration.job.job import layout_of
+    from coppice.iteration.recomputation import recomputation_text
+
     record = found.job.record
     if record is None:
         return ""
@@ -202,7 +205,8 @@ def _job_text(found: CapturedScript) -> str:
     degrees = ((name, getattr(layout, name)) for name in ("tp", "pp", "dp", "cp", "ep"))
     words = [f"{name} {value}" for name, value in degrees if value not in (None, 1)] or ["one GPU"]
     batch = f"{layout.global_batch} sequences of {model.seq} tokens in micro-batches of {layout.micro_batch}"
-    kept = f"recomputation {layout.recompute}, sharded {layout.shard}, policy {record.run.policy}"
+    again = recomputation_text(layout_of(layout, found.num_ranks))
+    kept = f"recomputation {again}, sharded {layout.shard}, policy {record.run.policy}"
     return f"{model.layers} layers of width {model.hidden}; {', '.join(words)}; {batch}; {kept}"
 
 

@@ -24,6 +24,7 @@ class FactsOfScript:
         self.found = ScriptFacts()
         self.of_step = ScriptFacts()
         self._blocks: dict[int, int] = {}
+        self._inside: dict[int, int] = {}  # Layer of the transformer that a module is in
         self._first: nn.Module | None = None
         self._tables: dict[int, str] = {}
         register_optimizer_step_pre_hook(self._optimizer)
@@ -38,6 +39,7 @@ class FactsOfScript:
         first = len(self._blocks)
         for place, each in enumerate(blocks):
             self._blocks[id(each)] = first + place
+            self._inside |= {id(inside): first + place for inside in each.modules()}
         prefixes = {
             name: self._blocks[id(each)] for name, each in inner.named_modules() if id(each) in self._blocks
         }
@@ -100,9 +102,14 @@ class FactsOfScript:
         """Note a forward pass that the script begins."""
         self.of_step.forwards += module is self._first
 
-    def enters(self, module: nn.Module, *, again: bool) -> None:
-        """Note that a module runs."""
-        self.of_step.recomputed_blocks += again and id(module) in self._blocks
+    def enters(self, module: nn.Module, layer: int) -> None:
+        """Note that a module runs.
+
+        Args:
+            layer: Its number among modules with parameters of their own; -1: it has none.
+        """
+        if layer >= 0 and id(module) in self._inside:
+            self.found.layer_blocks[layer] = self._inside[id(module)]
 
     def sends(self, ranks: list[int]) -> None:
         """Note a send between stages."""
@@ -113,17 +120,12 @@ class FactsOfScript:
         """Note the schedule of a pipeline."""
         self.found.schedule, self.found.stages, self.found.micro_batches = name, stages, micro_batches
 
-    def operator(self, func: Any, args: Any, result: Any, operation: ModuleOperation, *, again: bool) -> None:
+    def operator(self, args: Any, operation: ModuleOperation) -> None:
         """Note an operator of the GPU."""
-        del result
-        name = operation.name
+        name, again = operation.name, operation.again
         if again:
             self.of_step.recomputed_flops += operation.flops
-        if "scaled_dot_product" in name and "backward" not in name:
-            if again:
-                self.of_step.recomputed_attention += 1
-                return
-            self.of_step.attention_calls += 1
+        if "scaled_dot_product" in name and "backward" not in name and not again:
             causal = any(each is True for each in args[3:])
             fact = AttentionFact(
                 query=list(args[0].shape), key=list(args[1].shape), value=list(args[2].shape), causal=causal
@@ -138,14 +140,10 @@ class FactsOfScript:
                 self.of_step.embeddings.append(list(tokens.shape))
         elif name == "aten.topk" and len(args) > 1:
             self.found.top_k = [int(args[1]), int(args[0].shape[-1])]
-        del func
 
     def step_is_over(self) -> None:
         """Keep the facts of the step that has ended."""
-        for name in (
-            *("forwards", "attention_calls", "embeddings", "recomputed_flops"),
-            *("recomputed_attention", "recomputed_blocks"),
-        ):
+        for name in ("forwards", "embeddings", "recomputed_flops"):
             setattr(self.found, name, getattr(self.of_step, name))
         self.of_step = ScriptFacts()
 

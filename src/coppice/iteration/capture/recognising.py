@@ -18,6 +18,7 @@ from itertools import pairwise
 from typing import Literal
 
 from coppice.errors import InputError
+from coppice.iteration.capture.recomputing import recomputation_of
 from coppice.iteration.capture.request import CapturedRank, ParameterFact
 from coppice.iteration.job.job import model_of
 from coppice.iteration.job.tables import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
@@ -471,13 +472,15 @@ def _layout(stages: Sequence[CapturedRank], degrees: Degrees, notes: list[str]) 
     facts = next((stage.facts for stage in stages if stage.facts.embeddings), first.facts)
     micro = first.facts.attention[0].query[0]
     count = first.facts.micro_batches or len(facts.embeddings) or first.facts.forwards or 1
+    chunks = max(1, first.facts.stages // degrees.pp)
+    again = recomputation_of(stages, chunks, _mixtures(stages), notes)
     made = LayoutTable(
         tp=degrees.tp,
         pp=degrees.pp,
         dp=degrees.dp,
         micro_batch=micro,
         global_batch=micro * count * degrees.dp,
-        recompute=_recompute(first, notes),
+        recompute=again.recompute,
         shard=_shard(first, degrees),
         sequence_parallel=degrees.tp > 1 and _scatters(first, degrees),
         fused_attention=True,
@@ -486,24 +489,25 @@ def _layout(stages: Sequence[CapturedRank], degrees: Degrees, notes: list[str]) 
         made.cp = degrees.cp
     if degrees.ep > 1:
         made.ep = degrees.ep
-    if first.facts.stages > degrees.pp:
-        made.chunks = first.facts.stages // degrees.pp
+    if chunks > 1:
+        made.chunks = chunks
+    if again.every > 1:
+        made.recompute_every = again.every
+    if again.layers:
+        made.recompute_layers = again.layers
+    if again.modules:
+        made.recompute_modules = list(again.modules)
     return made
 
 
-def _recompute(stage: CapturedRank, notes: list[str]) -> Literal["none", "selective", "full"]:
-    """What is computed again."""
-    facts = stage.facts
-    forward = sum(each.flops for each in stage.operations if not each.backward and not each.update)
-    if not facts.recomputed_flops:
-        return "none"
-    share = facts.recomputed_flops / max(1, forward)
-    if facts.recomputed_attention >= facts.attention_calls and share > 0.3:
-        return "full"
-    if facts.recomputed_attention:
-        return "selective"
-    notes.append(f"recomputation of {share:.0%} of a forward pass, without attention: none is assumed")
-    return "none"
+def _mixtures(stages: Sequence[CapturedRank]) -> set[tuple[int, int]]:
+    """Layers with experts: the place of their stage, and their number there."""
+    return {
+        (place, each.block)
+        for place, stage in enumerate(stages)
+        for each in stage.facts.parameters
+        if len(each.shape) == 3 or _expert(each.name) is not None
+    }
 
 
 def _shard(stage: CapturedRank, degrees: Degrees) -> Literal["none", "zero1", "zero2", "zero3"]:

@@ -145,13 +145,15 @@ class ScriptRecorder(OperationRecorder):
             before = len(self.operations)
             self._note(func, args, kwargs or {}, result, layer)
             for number in range(before, len(self.operations)):
-                self._noted(number, func, args, result)
+                self._noted(number, args)
         return result
 
-    def _noted(self, number: int, func: Any, args: Any, result: Any) -> None:
+    def _noted(self, number: int, args: Any) -> None:
         """Complete an operation that was recorded."""
         operation = self.operations[number]
         again = self._backward and torch.is_grad_enabled()  # as checkpoints enable it to run forward again
+        if again:
+            operation = msgspec.structs.replace(operation, again=True)
         if not (self._stack or self._backward):  # between modules
             operation = msgspec.structs.replace(operation, layer=-1)
         if operation.collective in ("send", "recv"):
@@ -161,7 +163,7 @@ class ScriptRecorder(OperationRecorder):
         if self._updates:
             operation = msgspec.structs.replace(operation, update=True)
         self.operations[number] = operation
-        self.facts.operator(func, args, result, operation, again=again)
+        self.facts.operator(args, operation)
 
     def _begins_update(self, *_: Any) -> None:
         self._updates += 1
@@ -183,7 +185,7 @@ class ScriptRecorder(OperationRecorder):
                 self._step_is_over()
             self.facts.forward(module)
         super()._enters(module, inputs)
-        self.facts.enters(module, again=backward)
+        self.facts.enters(module, self._layer_of[id(module)])
 
     def _new_root(self, module: nn.Module) -> None:
         if any(each is module for each in self._roots):

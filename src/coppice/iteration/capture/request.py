@@ -50,7 +50,6 @@ class ScriptFacts(msgspec.Struct, kw_only=True):
 
     parameters: list[ParameterFact] = []  # Parameters of the modules that ran
     attention: list[AttentionFact] = []  # Kinds of calls of attention, each once
-    attention_calls: int = 0  # Calls in a forward pass of the step, without recomputation
     embeddings: list[list[int]] = []  # Shapes of tokens looked up in the step, call by call
     embedding_rows: int = 0  # Rows of the table of words on this rank
     embedding_layer: int = -1  # Layer of the table
@@ -70,8 +69,7 @@ class ScriptFacts(msgspec.Struct, kw_only=True):
     roots: int = 0  # Modules that the script calls
     forwards: int = 0  # Calls of the first of them in the step
     recomputed_flops: int = 0  # FLOPs of forward passes in the backward pass
-    recomputed_attention: int = 0  # Calls of attention in the backward pass
-    recomputed_blocks: int = 0  # Layers that ran again in the backward pass
+    layer_blocks: dict[int, int] = {}  # Layer of the transformer that each module with parameters is in
     heads: int = 0  # Heads that a module of attention says it has, where none is called
 
 

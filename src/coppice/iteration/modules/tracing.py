@@ -37,6 +37,7 @@ class ModuleOperation(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=T
     name: str  # Name of the operator, such as `aten.mm`
     layer: int = -1  # Index of the layer that it belongs to; -1: none
     backward: bool = False  # Whether it is of the backward pass
+    again: bool = False  # Whether it is of a forward pass that the backward pass runs again
     update: bool = False  # Whether it is of the optimizer
     flops: int = 0  # Floating-point operations of matrix products, convolutions and attention
     moved_bytes: int = 0  # Bytes that it reads and writes
