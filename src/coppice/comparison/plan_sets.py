@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from itertools import groupby
+from math import inf
 from typing import Any
 
 from coppice.comparison.planned import SizedPlan, gap_over, plan_for, planner_options
@@ -84,7 +85,9 @@ def plan_set(
     say = on_stage or (lambda _: None)
 
     def take(made: Sequence[Alternative], wanted: Sequence[int], time_us: Timer) -> Preferred:
-        table = [[time_us(one.made.body, size) for size in wanted] for one in made]
+        table = [
+            [time_us(one.made.body, size) if one.suits(size) else inf for size in wanted] for one in made
+        ]
         say("looking for the sizes at which the plan changes")
         runs.extend(_runs(made, wanted, fewest_changes(table, least_gain), time_us))
         return preferred(made, wanted, time_us)

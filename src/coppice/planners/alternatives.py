@@ -30,6 +30,9 @@ Timer = Callable[[Forest | Schedule, int], float]
 
 FEWER_TREES = (1, 2, 4, 8)
 
+REACH = 4
+"""What was made for a size is looked at for sizes up to so many times smaller or larger."""
+
 
 @dataclass(frozen=True, eq=False, kw_only=True)
 class Alternative:
@@ -38,6 +41,17 @@ class Alternative:
     name: str  # What sets it apart, such as `combined` or `2 trees per root`
     made: PlannerOutput  # Its body and parameters
     planner: str | None = None  # The algorithm, where it is another than the one that was asked for
+    size_bytes: int | None = None  # The size that it was made for, where it suits no others
+
+    def suits(self, size_bytes: int) -> bool:
+        """Whether it is worth a look at a size.
+
+        >>> made = PlannerOutput(body=None, parameters={})
+        >>> [Alternative(name="", made=made, size_bytes=4096).suits(size) for size in (1024, 2**20)]
+        [True, False]
+        """
+        own = size_bytes if self.size_bytes is None else self.size_bytes
+        return max(own, size_bytes) <= REACH * min(own, size_bytes)
 
 
 def alternatives(problem: Problem, choice: PlannerOptions, plain: Bound) -> Iterator[Alternative]:
@@ -117,7 +131,7 @@ def preferred(candidates: Iterable[Alternative], sizes: Sequence[int], time: Tim
         raise InputError(
             f"expected plans and sizes to choose by, found {len(found)} plans and {len(sizes)} sizes: give both."
         )
-    times = [{size: time(one.made.body, size) for size in sizes} for one in found]
+    times = [{size: time(one.made.body, size) if one.suits(size) else inf for size in sizes} for one in found]
     fastest = {}
     for size in sizes:
         number = min(range(len(found)), key=lambda i: times[i][size])

@@ -274,10 +274,10 @@ def fastest(
     given = 1 if pieces is None else pieces
     whole = messages_of_routed(rows, size_bytes, pieces=given, steps_bind=steps_bind)
     cut = {given: whole}
-    for profile in sorted(profiles, key=lambda each: _least_us(whole, each, model)):
+    for profile in sorted(profiles, key=lambda each: least_in_profile_us(whole, each, model)):
         if best is not None and (
             best.time_us <= enough_us
-            or _least_us(whole, profile, model) >= min(enough_us or best.time_us, below_us)
+            or least_in_profile_us(whole, profile, model) >= min(enough_us or best.time_us, below_us)
         ):
             continue
 
@@ -466,7 +466,7 @@ def _message_us(timeline: Timeline) -> float:
     return float((latency + overhead).mean()) + model.send_us + model.receive_us if len(latency) else 0.0
 
 
-def _least_us(messages: Messages, profile: TransportProfile, model: Model) -> float:
+def least_in_profile_us(messages: Messages, profile: TransportProfile, model: Model) -> float:
     """Lower bound on the time with a transport profile: start latency, and the bytes of the busiest link."""
     start = model.launch_us + (0.0 if profile.protocol is None else profile.protocol.start_us)
     routes, topology = messages.routes, messages.topology

@@ -1,0 +1,188 @@
+"""Search for the order and the number of pieces in which a schedule is fastest at a size, by simulation.
+
+For each protocol the rows are put in the order of their longest ways (:mod:`coppice.planners.ordering`), in as many
+pieces as is fastest, and the fastest of these is justified backwards and forwards while that helps. The search is
+limited by the number of transfers that it simulates, so that results do not depend on the machine.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.planners.ordering import by_longest_way, longest_ways, reordered, turned_round, without_steps
+from coppice.rows import offsets
+from coppice.schedule.forest import Forest, expanded_edges
+from coppice.schedule.lower import chunk_bounds, lower
+from coppice.schedule.messages import messages_of_routed, routed_body
+from coppice.schedule.schedule import Schedule, hops_of, routed
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.simulation.channels import TransportProfile, transport_profiles
+from coppice.simulation.models import Model
+from coppice.simulation.simulator import least_in_profile_us, run
+from coppice.simulation.timeline import Timeline
+
+MOST_PIECES = 64
+LEAST_PIECE_BYTES = 256
+_ROUNDS = 6
+"""Passes in each direction in which an order is justified at most."""
+_LEAST_GAIN = 1e-4
+"""Share of the time that a change saves, or it counts as none."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Ordered:
+    """A schedule in an order, and what it takes."""
+
+    schedule: Schedule
+    timeline: Timeline
+    pieces: int
+    profile: TransportProfile
+
+    @property
+    def time_us(self) -> float:
+        """Simulated time in microseconds."""
+        return self.timeline.time_us
+
+
+class OrderSearch:
+    """Orders of a schedule under a model.
+
+    Args:
+        body: What is carried out; it should have been verified.
+        model: What messages cost.
+        budget: Transfers that are simulated at most.
+    """
+
+    def __init__(self, body: Schedule | Forest, model: Model, budget: int) -> None:
+        self.model = model
+        self.budget = budget
+        self.rows = _plain_rows(body)
+
+    def fastest(self, size_bytes: int, *, below_us: float) -> Ordered | None:
+        """The fastest order that is found; None where none takes less than ``below_us``."""
+        if self.rows is None or not self.rows.num_transfers:
+            return None
+        best: Ordered | None = None
+        whole = messages_of_routed(routed_body(self.rows), size_bytes, pieces=1, steps_bind=False)
+        profiles = [
+            (least_in_profile_us(whole, each, self.model), number, each)
+            for number, each in enumerate(transport_profiles(self.model, self.rows.topology))
+        ]
+        for least_us, _, profile in sorted(profiles, key=lambda each: each[:2]):
+            limit = below_us if best is None else min(best.time_us, below_us)
+            if least_us < limit:
+                best = _faster(best, self._in_pieces(size_bytes, profile))
+        if best is None:
+            return None
+        best = self._justified(best, size_bytes)
+        if best.time_us >= below_us or not verify_schedule(best.schedule, relay_gpus=True).ok:
+            return None
+        return best
+
+    def _in_pieces(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
+        """The fastest number of pieces in the order of the longest ways."""
+        rows = self.rows
+        assert rows is not None
+        ways = longest_ways(rows, _durations(rows, size_bytes, profile, self.model))
+        smallest = int(chunk_bounds(rows, size_bytes)[1].max(initial=0))
+        best: Ordered | None = None
+        pieces = 1
+        while pieces <= MOST_PIECES and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
+            found: Ordered | None = None
+            for pieces_first in (False, True)[: 1 + (pieces > 1)]:
+                if not self._spend(rows.num_transfers * pieces):
+                    return _faster(best, found)
+                cut = by_longest_way(rows, ways, pieces, pieces_first=pieces_first)
+                found = _faster(found, self._timed(cut, size_bytes, pieces, profile))
+            if found is None or (best is not None and found.time_us >= best.time_us):
+                break
+            best, pieces = found, 2 * pieces
+        return best
+
+    def _justified(self, first: Ordered, size_bytes: int) -> Ordered:
+        """Carried out backwards and forwards while that is faster."""
+        best = current = first
+        for _ in range(_ROUNDS):
+            if not self._spend(2 * first.schedule.num_transfers):
+                break
+            began = np.argsort(current.timeline.start_us, kind="stable")
+            forwards = reordered(current.schedule, began)
+            backwards = self._run(turned_round(forwards), size_bytes, first.profile)
+            last_first = np.argsort(-backwards.start_us[::-1], kind="stable")
+            current = self._timed(reordered(forwards, last_first), size_bytes, first.pieces, first.profile)
+            if current.time_us > best.time_us * (1 - _LEAST_GAIN):
+                break
+            best = current
+        return best
+
+    def _timed(self, schedule: Schedule, size_bytes: int, pieces: int, profile: TransportProfile) -> Ordered:
+        return Ordered(
+            schedule=schedule,
+            timeline=self._run(schedule, size_bytes, profile),
+            pieces=pieces,
+            profile=profile,
+        )
+
+    def _run(self, schedule: Schedule, size_bytes: int, profile: TransportProfile) -> Timeline:
+        return run(
+            messages_of_routed(routed_body(schedule), size_bytes, pieces=1, steps_bind=False),
+            model=self.model,
+            collective=schedule.collective,
+            size_bytes=size_bytes,
+            profile=profile,
+            keep_hops=False,
+        )
+
+    def _spend(self, transfers: int) -> bool:
+        """Whether so many transfers may still be simulated."""
+        self.budget -= transfers
+        return self.budget >= 0
+
+
+def _faster(one: Ordered | None, other: Ordered | None) -> Ordered | None:
+    """The faster one, the first of equals."""
+    if one is None or other is None:
+        return other if one is None else one
+    return other if other.time_us < one.time_us * (1 - _LEAST_GAIN) else one
+
+
+def num_rows(body: Schedule | Forest) -> int:
+    """Transfers of a schedule, or those that a forest is lowered to at least."""
+    return body.num_transfers if isinstance(body, Schedule) else expanded_edges(body)
+
+
+def _plain_rows(body: Schedule | Forest) -> Schedule | None:
+    """The rows with their routes and without steps; None where they do something else then."""
+    if isinstance(body, Forest):
+        return None if body.branches_at_switches else lower(body)
+    if len(body.after):
+        return None
+    plain = without_steps(routed(body))
+    if int(body.step.max(initial=-1)) >= 0 and not verify_schedule(plain, relay_gpus=True).ok:
+        return None
+    return plain
+
+
+def _durations(
+    rows: Schedule, size_bytes: int, profile: TransportProfile, model: Model
+) -> NDArray[np.float64]:
+    """What each row takes by itself, in microseconds: its bytes on its slowest link, latencies and costs."""
+    topology, protocol = rows.topology, profile.protocol
+    hops = hops_of(topology, rows.path_start, rows.path_nodes)
+    first = offsets(np.diff(rows.path_start) - 1)[:-1]
+    rate = np.minimum.reduceat(topology.capacity[hops.link] / topology.denominator, first)[rows.path]
+    latency = np.add.reduceat(topology.latency_us[hops.link], first)[rows.path]
+    num_bytes = chunk_bounds(rows, size_bytes)[1][rows.chunk]
+    if profile.gpu_gb_per_s is not None:
+        rate = np.minimum(rate, float(profile.gpu_gb_per_s * profile.expansion))
+    cost = np.full(len(rate), model.overhead_us + model.send_us + model.receive_us)
+    if protocol is not None:
+        host = topology.host[topology.rank_nodes]
+        boxed = (host[rows.src] == host[rows.dst]) & (host[rows.src] >= 0)
+        num_bytes = protocol.wire_bytes_of(num_bytes)
+        cost = np.maximum(np.where(boxed, protocol.box_us, protocol.network_us) - latency, 0.0)
+    found: NDArray[np.float64] = num_bytes / rate / model.efficiency / 1000 + latency + cost + 1e-3
+    return found

@@ -1,0 +1,113 @@
+"""Orders of a schedule's transfers: what has most to follow goes first.
+
+A rank sends what it has in the order of its rows, and links serve what comes to them in that order. So among rows that
+may go at the same time the order decides which links idle in the end. *List scheduling* (Graham, SIAM J. Appl. Math.
+17, 1969) takes them by priority, and the priority that suits most is the length of the longest path that begins with a
+row (Kohler, IEEE Trans. Computers C-24, 1975). From the times of a schedule, *justification* finds better priorities:
+it is carried out backwards, each row as late as possible, and the order in which rows began there is that of the next
+pass (Valls, Ballestin and Quintanilla, European J. Operational Research 165, 2005).
+
+All of this changes when rows go, and not what they carry: rows of one chunk keep their order at every rank.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.schedule.schedule import Op, Schedule, in_pieces
+
+_STRICT_US = 1e-6
+"""By how much what has to go first goes first."""
+
+
+def without_steps(schedule: Schedule) -> Schedule:
+    """The rows in their order, without steps: who carries it out verifies that it still does the same.
+
+    In a step ranks may exchange what both of them change, which rows that follow each other do not.
+    """
+    return replace(schedule, step=np.full(schedule.num_transfers, -1, dtype=np.int32), ordered=False)
+
+
+def reordered(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
+    """The rows of a schedule without steps and further dependencies in another order."""
+    columns = ("src", "dst", "chunk", "op", "path")
+    return replace(schedule, **{name: getattr(schedule, name)[order] for name in columns}, ordered=False)
+
+
+def turned_round(schedule: Schedule) -> Schedule:
+    """The same transfers backwards in time: receivers send, what was copied to many is added up, and vice versa.
+
+    For times only: it performs no collective.
+    """
+    order = np.arange(schedule.num_transfers)[::-1]
+    back = reordered(schedule, order)
+    lengths = np.diff(schedule.path_start)
+    last = np.repeat(schedule.path_start[1:] - 1, lengths)
+    place = np.arange(len(schedule.path_nodes)) - np.repeat(schedule.path_start[:-1], lengths)
+    return replace(
+        back,
+        topology=schedule.topology.transposed(),
+        src=back.dst,
+        dst=back.src,
+        op=np.where(back.op == Op.REDUCE, Op.COPY, Op.REDUCE).astype(np.int8),
+        path_nodes=schedule.path_nodes[last - place],
+    )
+
+
+def longest_ways(schedule: Schedule, duration_us: NDArray[np.float64]) -> NDArray[np.float64]:
+    """Length of the longest path of transfers that begins with each row, in microseconds.
+
+    A row is followed by what its receiver sends of the same chunk later on, and goes before what is written later
+    where it is read.
+
+    Args:
+        schedule: Rows in an order in which they can be carried out, without steps.
+        duration_us: What each row takes by itself, above 0.
+
+    Examples:
+        >>> from coppice.collectives import Collective
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
+        >>> from coppice.planners.algorithms.parts.moves import Moves, whole
+        >>> from coppice.topology.presets import preset
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=4), collective=Collective.BROADCAST, root=0)
+        >>> moves = Moves(case, whole(case))
+        >>> moves.add([0, 0, 1], [0, 3, 1], [3, 1, 2], 0)
+        >>> longest_ways(without_steps(moves.schedule()), np.array([1.0, 1.0, 1.0])).tolist()
+        [1.0, 2.0, 1.0]
+    """
+    ranks = schedule.topology.num_ranks
+    places = schedule.num_chunks * ranks
+    sends, writes = [0.0] * places, [0.0] * places
+    found = [0.0] * schedule.num_transfers
+    at = schedule.chunk.astype(np.int64) * ranks
+    rows = zip((at + schedule.src).tolist(), (at + schedule.dst).tolist(), duration_us.tolist(), strict=True)
+    for row, (source, target, duration) in reversed(list(enumerate(rows))):
+        way = max(duration + sends[target], writes[source])
+        found[row] = way
+        sends[source] = max(sends[source], way)
+        writes[target] = max(writes[target], way + _STRICT_US)
+    return np.array(found)
+
+
+def by_longest_way(
+    schedule: Schedule, ways_us: NDArray[np.float64], pieces: int, *, pieces_first: bool
+) -> Schedule:
+    """Cut every chunk into pieces, and put the rows with the longest way to go first.
+
+    Of equally long ones ranks send to the next rank first, then to the one after it, so that not all send to one.
+
+    Args:
+        schedule: Rows without steps.
+        ways_us: As :func:`longest_ways` gives them.
+        pieces_first: All rows of a piece go before those of the next one.
+    """
+    cut = in_pieces(schedule, pieces)
+    rows = schedule.num_transfers
+    away = (schedule.dst - schedule.src) % schedule.topology.num_ranks
+    piece = np.repeat(np.arange(pieces), rows)
+    far, turn = np.tile(-ways_us, pieces), np.tile(away, pieces)
+    keys = (turn, far, piece) if pieces_first else (turn, piece, far)
+    return reordered(cut, np.lexsort((np.arange(len(piece)), *keys)))

@@ -1,0 +1,80 @@
+"""The search for an order: verified, repeatable, within its budget, and faster where links idled."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coppice.bounds.problem import Problem
+from coppice.comparison.ordered import OrderSearch
+from coppice.comparison.planned import plan_for
+from coppice.planners.choice import from_catalogue
+from coppice.planners.planning import plan
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.simulation.least_time import LeastTimes
+from coppice.simulation.models import model_of
+from coppice.simulation.simulator import fastest
+from coppice.topology.presets import preset
+
+
+@pytest.mark.parametrize("model", ["nccl-2.30", "mpi-tcp", "ideal"])
+@pytest.mark.parametrize(
+    ("name", "more", "collective"),
+    [
+        ("dgx-a100", {"boxes": 2}, "all_reduce"),
+        ("dgx-1v", {}, "all_gather"),
+        ("dgx-a100", {"boxes": 2}, "all_to_all"),
+    ],
+)
+def test_an_order_takes_what_it_says_and_no_less_than_the_least_time(
+    name: str, more: dict[str, object], collective: str, model: str
+) -> None:
+    problem, assumed = Problem(preset(name, **more), collective), model_of(model)
+    body = plan(problem, ring=False).plan.body
+    for size in (2**16, 2**21):
+        found = OrderSearch(body, assumed, 2**18).fastest(size, below_us=np.inf)
+        again = OrderSearch(body, assumed, 2**18).fastest(size, below_us=np.inf)
+        assert found is not None
+        assert again is not None
+        assert verify_schedule(found.schedule).ok
+        assert np.array_equal(found.schedule.src, again.schedule.src)
+        assert found.time_us == again.time_us
+        assert fastest(found.schedule, size, model=assumed).time_us <= found.time_us * (1 + 1e-9)
+        assert found.time_us >= LeastTimes(problem, assumed).at(size).time_us * (1 - 1e-9)
+
+
+def test_links_that_idled_do_not_in_order() -> None:
+    problem, model = Problem(preset("dgx-1v"), "all_reduce"), model_of(None)
+    ring = from_catalogue(problem, "best-ring").body
+    least = LeastTimes(problem, model).at(2**18).time_us
+    found = OrderSearch(ring, model, 2**18).fastest(2**18, below_us=np.inf)
+    assert found is not None
+    assert found.time_us < 1.01 * least
+    assert fastest(ring, 2**18, model=model).time_us > 1.1 * least
+
+
+def test_a_budget_and_a_time_to_undercut_are_kept() -> None:
+    problem, model = Problem(preset("dgx-1v"), "all_gather"), model_of(None)
+    body = plan(problem, ring=False).plan.body
+    assert OrderSearch(body, model, 10).fastest(2**20, below_us=np.inf) is None
+    search = OrderSearch(body, model, 2**14)
+    found = search.fastest(2**20, below_us=np.inf)
+    assert found is not None
+    assert OrderSearch(body, model, 2**14).fastest(2**20, below_us=found.time_us / 2) is None
+
+
+def test_a_plan_for_a_size_is_in_order_where_that_is_faster() -> None:
+    problem = Problem(preset("dgx-a100", boxes=2), "all_reduce")
+    quick, normal = (plan_for(problem, "4M", effort=each, ring=False) for each in ("quick", "normal"))
+    assert "ordered in" in normal.preferred.taken.name
+    assert normal.result.plan.parameters["ordered_for"] == 2**22
+    assert normal.result.report.ok
+    assert normal.gap(2**22) < 0.06 < quick.gap(2**22)
+
+
+def test_orders_are_for_sizes_about_their_own() -> None:
+    problem = Problem(preset("dgx-a100", boxes=2), "all_reduce")
+    found = plan_for(problem, [2**14, 2**22, 2**30], ring=False)
+    assert found.preferred.taken.size_bytes is None
+    assert "ordered in" in found.preferred.fastest[2**22][0]
+    assert found.preferred.worst_loss < np.inf

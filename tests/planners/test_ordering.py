@@ -1,0 +1,105 @@
+"""Orders of transfers: the same transfers, what has most to follow first."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from coppice.bounds.problem import Problem
+from coppice.planners.choice import from_catalogue
+from coppice.planners.ordering import (
+    by_longest_way,
+    longest_ways,
+    reordered,
+    turned_round,
+    without_steps,
+)
+from coppice.planners.planning import plan
+from coppice.schedule.lower import lower
+from coppice.schedule.schedule import Op, Schedule, routed
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.topology.presets import preset
+
+
+def rows_of(name: str, collective: str, **more: object) -> Schedule:
+    problem = Problem(
+        preset(name, **more), collective, root=0 if collective in ("broadcast", "reduce") else None
+    )
+    body = plan(problem, ring=False).plan.forest
+    assert body is not None
+    return lower(body)
+
+
+CASES = [
+    ("dgx-1v", "all_gather", {}),
+    ("dgx-1v", "all_reduce", {}),
+    ("torus", "reduce_scatter", {"dims": (3, 3)}),
+    ("dgx-a100", "all_reduce", {"boxes": 2}),
+    ("mi250", "broadcast", {}),
+    ("ring", "reduce", {"gpus": 5}),
+]
+
+
+@pytest.mark.parametrize(("name", "collective", "more"), CASES)
+@given(data=st.data())
+@settings(max_examples=5, deadline=None)
+def test_any_order_by_longest_ways_does_the_same(
+    name: str, collective: str, more: dict[str, object], data: st.DataObject
+) -> None:
+    rows = rows_of(name, collective, **more)
+    lengths = st.floats(0.01, 100, allow_nan=False)
+    duration = np.array(data.draw(st.lists(lengths, min_size=8, max_size=8)))
+    ways = longest_ways(rows, duration[np.arange(rows.num_transfers) * 7 % 8])
+    pieces = data.draw(st.integers(1, 3))
+    found = by_longest_way(rows, ways, pieces, pieces_first=data.draw(st.booleans()))
+    assert found.num_transfers == pieces * rows.num_transfers
+    assert found.num_chunks == pieces * rows.num_chunks
+    assert verify_schedule(found).ok
+    assert verify_schedule(found).inv_rate == verify_schedule(rows).inv_rate
+
+
+def test_an_order_that_is_none_fails() -> None:
+    """What goes before it is there is found: orders are judged, and not believed."""
+    rows = rows_of("dgx-1v", "all_gather")
+    assert not verify_schedule(reordered(rows, np.arange(rows.num_transfers)[::-1])).ok
+
+
+@pytest.mark.parametrize(("name", "collective", "more"), CASES)
+def test_longest_ways_are_those_of_all_paths(name: str, collective: str, more: dict[str, object]) -> None:
+    rows = rows_of(name, collective, **more)
+    duration = 1.0 + np.arange(rows.num_transfers) % 5
+    ways = longest_ways(rows, duration)
+    columns = list(zip(rows.chunk.tolist(), rows.src.tolist(), rows.dst.tolist(), strict=True))
+    for row, (chunk, src, dst) in enumerate(columns):
+        later = range(row + 1, len(columns))
+        follow = max((ways[j] for j in later if columns[j][:2] == (chunk, dst)), default=0.0)
+        overwrite = max(
+            (ways[j] for j in later if (columns[j][0], columns[j][2]) == (chunk, src)), default=0.0
+        )
+        assert ways[row] == pytest.approx(max(duration[row] + follow, overwrite), abs=1e-4)
+
+
+def test_turned_round_twice_is_what_it_was() -> None:
+    rows = rows_of("dgx-a100", "all_gather", boxes=2)
+    back = turned_round(rows)
+    assert (back.op == Op.REDUCE).all()
+    again = turned_round(back)
+    for name in ("src", "dst", "chunk", "op", "path", "path_start", "path_nodes"):
+        assert np.array_equal(getattr(again, name), getattr(rows, name)), name
+    assert again.topology.capacity.tolist() == rows.topology.capacity.tolist()
+    scattered = replace(back, collective=rows.collective.__class__.REDUCE_SCATTER)
+    assert verify_schedule(scattered).ok
+
+
+def test_exchanges_of_what_both_change_need_their_steps() -> None:
+    problem = Problem(preset("star", gpus=4), "all_reduce")
+    doubling, ring = (from_catalogue(problem, name).body for name in ("recursive-doubling", "ring"))
+    assert isinstance(doubling, Schedule)
+    assert isinstance(ring, Schedule)
+    assert verify_schedule(doubling).ok
+    assert not verify_schedule(without_steps(routed(doubling))).ok
+    assert verify_schedule(without_steps(routed(ring))).ok
