@@ -43,6 +43,49 @@ def test_certificates_are_checked_from_a_file(run: Run, tmp_path: Path, collecti
     assert [row["size_bytes"] for row in checked["proved_times"]] == [2**10, 2**20, 2**30]
 
 
+@pytest.mark.parametrize(
+    ("words", "size", "told"),
+    [
+        (("dgx-a100", "-c", "all_reduce"), "16K", "root"),
+        (("dgx-a100", "--boxes", "2", "-c", "all_to_all"), "1M", "more_sinks"),
+        (("dgx-h100", "--boxes", "4", "-c", "all_reduce"), "4M", "representatives"),
+    ],
+    ids=lambda each: each if isinstance(each, str) else each[0],
+)
+def test_what_a_certificate_names_is_kept(
+    run: Run, tmp_path: Path, words: tuple[str, ...], size: str, told: str
+) -> None:
+    path = tmp_path / "bounds.json"
+    run("bound", *words, "--size", size, "-o", path)
+    assert run("verify", path, "--json").json["verified"] is True
+    written = json.loads(path.read_text())
+    rows = [part for row in written["sizes"] for part in (row, row.get("cut") or {}) if told in part]
+    assert any(row[told] not in (None, []) for row in rows)
+    for row in rows:
+        del row[told]
+    path.write_text(json.dumps(written))
+    assert run("verify", path, "--json").json["verified"] is False
+
+
+def test_certificates_of_before_are_still_read(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "bounds.json"
+    run(*ARGUMENTS, "--size", "1M", "-o", path)
+    written = json.loads(path.read_text())
+    for row in written["sizes"]:
+        del row["cut"]["root"], row["cut"]["more_sinks"]
+    path.write_text(json.dumps(written))
+    assert run("verify", path, "--json").json["verified"] is True
+
+
+def test_only_ranks_stand_for_sets(run: Run, tmp_path: Path) -> None:
+    path = tmp_path / "bounds.json"
+    run("bound", "dgx-h100", "--boxes", "4", "-c", "all_reduce", "--size", "4M", "-o", path)
+    written = json.loads(path.read_text())
+    next(row for row in written["sizes"] if "representatives" in row)["representatives"] = [8]
+    path.write_text(json.dumps(written))
+    assert "expected nodes with ranks at" in run("verify", path).err
+
+
 def test_a_changed_certificate_is_refused(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "bounds.json"
     run(*ARGUMENTS, "--size", "1M", "--model", "alpha-beta", "-o", path)

@@ -30,7 +30,8 @@ def feasible(
     """Whether each sink can have, within so many steps, what others hold.
 
     For every sink and source there is a flow over time; bytes of one source are sent once over a link for all sinks,
-    so a link carries the largest of their flows, and the sum of that over the sources.
+    so a link carries the largest of their flows, and the sum of that over the sources. Nobody sends bytes of a source
+    before it can have some.
 
     Args:
         needs: For each sink, bytes of each source.
@@ -59,15 +60,20 @@ def feasible(
         )
 
     sources = sorted({source for held in needs.values() for source, size in held.items() if size})
+    begin = {source: distances(nodes, links, source) for source in sources}
     sent = {
         (source, e, t): column(link.rate)
         for source in sources
         for e, link in enumerate(links)
-        for t in range(steps - link.latency)
+        for t in range(begin[source][link.tail], steps - link.latency)
     }
     for e, link in enumerate(links):
         for t in range(steps - link.latency):
-            row(-inf, link.rate, [(sent[source, e, t], 1.0) for source in sources])
+            row(
+                -inf,
+                link.rate,
+                [(sent[source, e, t], 1.0) for source in sources if (source, e, t) in sent],
+            )
     for v in plain:
         for source in sources:
             for until in range(steps):
@@ -111,6 +117,15 @@ def feasible(
                     row(given + taken, given + taken, terms)
     program.run()
     return bool(program.getModelStatus() == highspy.HighsModelStatus.kOptimal)
+
+
+def distances(nodes: int, links: Sequence[StepLink], source: int) -> list[int]:
+    """Steps until each node can have something of a source; beyond all steps where it never can."""
+    found = [0 if v == source else 10**9 for v in range(nodes)]
+    for _ in range(nodes):
+        for link in links:
+            found[link.head] = min(found[link.head], found[link.tail] + link.latency)
+    return found
 
 
 def least_steps(

@@ -15,7 +15,7 @@ from coppice.bounds import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.sizes.arrival import Sink
 from coppice.bounds.sizes.classes import class_network
-from coppice.bounds.sizes.describe import limit_words
+from coppice.bounds.sizes.describe import limit_words, witness_record
 from coppice.bounds.sizes.least import TimeBound, TimeBounds
 from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork
 from coppice.collectives import Collective
@@ -210,7 +210,12 @@ def changes(rng: random.Random, found: TimeBound) -> list[TimeBound]:
         offset[rng.randrange(len(offset))] = int(cut.time_ns * cut.units) + 1
         more.append(dataclasses.replace(found, cut=dataclasses.replace(cut, offset=offset)))
         if found.joint:
-            more.append(dataclasses.replace(found, sink=0))
+            more.append(dataclasses.replace(found, sinks=(0,)))
+        if found.root is not None:
+            ranks = found.problem.topology.num_ranks
+            more += [dataclasses.replace(found, root=root) for root in (None, ranks, -1)]
+        if len(found.sinks) > 1 and cut.rate:
+            more.append(dataclasses.replace(found, sinks=found.sinks[1:]))
         if cut.rate:
             more.append(dataclasses.replace(found, size_bytes=fewer))
         more.append(
@@ -276,6 +281,78 @@ def test_nothing_to_move_takes_no_time() -> None:
         ).least(1000)
         check_time_bound(found)
         assert found.time_us == 0
+
+
+def test_an_all_reduce_is_a_broadcast_of_each_and_a_reduction_to_each() -> None:
+    """Of n ranks with a byte a nanosecond each: T = 2a - a/(n - 1) + M (docs/theory.md, Theorem 14)."""
+    star = preset("star", gpus=4, gb_per_s=1)
+    found = TimeBounds(Problem(star, "all_reduce"), MessageCosts(message_us=1)).least(800)
+    check_time_bound(found)
+    assert found.joint
+    assert found.root is not None
+    assert found.time_us == Fraction(5, 3) + Fraction(800, 1000)
+    assert limit_words(found) == "2.34 KiB must enter all GPUs in all at 3 GB/s, and 1.67 us of latency"
+    record = witness_record(found)
+    assert (record["root"], record["sink"], record["sink_names"]) == (found.root, None, [])
+
+
+def test_links_between_boxes_rest_while_boxes_add() -> None:
+    """With a rail for each GPU, all but one GPU of a box wait for a message before, and are waited for after."""
+    rails = preset("dgx-h100", boxes=4)
+    costs = MessageCosts(message_us=1, crossing_us=2)
+    found = TimeBounds(Problem(rails, "all_reduce"), costs).least(4_000_000)
+    check_time_bound(found)
+    assert found.priced is not None
+    assert limit_words(found) == "all data must leave and enter each of 4 sets of nodes once"
+    # 32 links of 50 GB/s, 4 of them at once and 28 after 1 us and until 1 us before the end
+    assert found.time_us == 3 + (Fraction(6 * 4_000_000, 50_000) + 28 * 2) / 32
+    assert len(witness_record(found)["representative_names"]) == 4
+    for chosen in ((), found.priced.representatives[1:], (*found.priced.representatives[1:], 8)):
+        priced = dataclasses.replace(found.priced, representatives=chosen)
+        with pytest.raises(CheckError, match=r"a set without one|only ranks stand"):
+            check_time_bound(dataclasses.replace(found, priced=priced))
+    more = dataclasses.replace(found.priced, representatives=tuple(rails.rank_nodes.tolist()))
+    with pytest.raises(
+        CheckError, match="this proves nothing"
+    ):  # all ranks stand for their sets: true, but less
+        check_time_bound(dataclasses.replace(found, priced=more))
+
+
+def test_ranks_stand_for_disjoint_sets_of_an_all_reduce_only() -> None:
+    star = preset("star", gpus=4, gb_per_s=10)
+    costs = MessageCosts(gpu_gb_per_s=Fraction(1))
+    found = TimeBounds(Problem(star, "all_reduce"), costs).least(4000)
+    assert found.priced is not None
+    assert found.priced.witness is None
+    fewer = dataclasses.replace(found.priced, representatives=(0, 1))
+    with pytest.raises(CheckError, match="fewer ranks than there are"):
+        check_time_bound(dataclasses.replace(found, priced=fewer))
+
+
+def test_a_box_is_one_source_of_an_all_to_all() -> None:
+    """Half of 16 shares leave each box by 8 NICs of 25 GB/s, each byte after 3 us at the earliest."""
+    boxes = preset("dgx-a100", boxes=2)
+    costs = MessageCosts(message_us=1, crossing_us=2)
+    found = TimeBounds(Problem(boxes, "all_to_all"), costs).least(16_000_000)
+    check_time_bound(found)
+    assert len(found.sinks) == 8
+    assert found.time_us == 3 + Fraction(8_000_000, 25_000)
+    assert limit_words(found).startswith("61 MiB must enter box")
+    gathered = dataclasses.replace(found, problem=Problem(boxes, "all_gather"))
+    with pytest.raises(CheckError, match="one node needs what crosses a cut, found several"):
+        check_time_bound(gathered)
+
+
+def test_boxes_of_unlike_demands_are_looked_at_one_by_one() -> None:
+    rng = random.Random("boxes")
+    boxes = preset("dgx-a100", boxes=2)
+    rows = tuple(tuple(rng.randint(0, 3) for _ in range(16)) for _ in range(16))
+    problem = Problem(boxes, "all_to_all", demands=rows)
+    size = int(1000 * problem.shards)
+    found = TimeBounds(problem, MessageCosts(message_us=1, crossing_us=2)).least(size)
+    check_time_bound(found)
+    across = max(sum(rows[i][j] for i in range(a, a + 8) for j in range(8 - a, 16 - a)) for a in (0, 8))
+    assert found.time_us >= 3 + Fraction(1000 * across, 200_000)
 
 
 def test_a_message_to_another_box_crosses_once() -> None:

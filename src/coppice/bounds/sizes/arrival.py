@@ -6,8 +6,8 @@ time is counted here in fractions.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from fractions import Fraction
 
 import numpy as np
@@ -39,6 +39,12 @@ class MovingCut:
     # For words about it: bytes that must cross, and bytes per nanosecond of the links that more time opens longer
     needed: Fraction = Fraction(0)
     rate: Fraction = Fraction(0)
+
+    def apart(self, sinks: Sequence[int]) -> MovingCut:
+        """The cut of a network whose last node stood for some nodes: each of these has its label."""
+        offset, from_end = self.offset[:-1].copy(), self.from_end[:-1].copy()
+        offset[list(sinks)], from_end[list(sinks)] = self.offset[-1], self.from_end[-1]
+        return replace(self, offset=offset, from_end=from_end)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

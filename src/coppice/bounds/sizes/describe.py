@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from coppice.bounds.result import LinkLengths
+from coppice.bounds.result import CutFamily, LinkLengths
 from coppice.bounds.sizes.arrival import MovingCut
 from coppice.bounds.sizes.least import TimeBound
 from coppice.text import plural, rate_text, shortened, size_text, time_text
@@ -33,8 +33,8 @@ def limit_words(bound: TimeBound) -> str:
     start = (
         f", after a start of {bound.costs.start_us:g} us" if bound.costs.start_us and bound.time_us else ""
     )
-    if bound.cut is not None and bound.sink is not None:
-        return _cut_words(bound, bound.cut, bound.sink) + start
+    if bound.cut is not None and bound.sinks:
+        return _cut_words(bound, bound.cut) + start
     if bound.priced is not None and bound.time_us:
         if isinstance(bound.priced.witness, LinkLengths):
             return f"{bound.problem.collective} as a flow: the links of the bottleneck are full all the time{start}"
@@ -46,9 +46,9 @@ def limit_words(bound: TimeBound) -> str:
     return "nothing has to move"
 
 
-def _cut_words(bound: TimeBound, cut: MovingCut, sink: int) -> str:
-    names = bound.problem.topology.node_ids
-    if not cut.rate and not bound.joint:
+def _cut_words(bound: TimeBound, cut: MovingCut) -> str:
+    names, sink = bound.problem.topology.node_ids, bound.sinks[0]
+    if not cut.rate and not bound.joint and len(bound.sinks) == 1:
         far = _early(cut)
         source = next(int(v) for v in bound.problem.topology.rank_nodes if far[v] and v != sink)
         ends = (names[sink], names[source]) if bound.turned else (names[source], names[sink])
@@ -62,6 +62,14 @@ def _cut_words(bound: TimeBound, cut: MovingCut, sink: int) -> str:
     return f"{moved} at {rate_text(cut.rate)} GB/s{latency}"
 
 
+def _representatives(bound: TimeBound) -> list[str]:
+    """Names of the ranks that stand for the sets of a proof by prices."""
+    priced, names = bound.priced, bound.problem.topology.node_ids
+    if priced is None or not bound.time_us or not isinstance(priced.witness, CutFamily):
+        return []
+    return [names[node] for node in priced.representatives]
+
+
 def _limit(bound: TimeBound) -> str:
     return rate_text(bound.costs.gpu_gb_per_s or Fraction(0))
 
@@ -70,8 +78,9 @@ def _receivers(bound: TimeBound, cut: MovingCut) -> str:
     """The ranks that the bytes of a joint cut are for (turned round: come from)."""
     topology, early = bound.problem.topology, _early(cut)
     names = [topology.node_ids[v] for v in topology.rank_nodes.tolist() if early[v]]
-    others = topology.num_ranks - len(names)
-    return "all GPUs" if others <= int(bound.problem.root is not None) else shortened(names, 4)
+    others, root = topology.num_ranks - len(names), bound.root
+    one = (bound.problem.root if root is None else root) is not None
+    return "all GPUs" if others <= int(one) else shortened(names, 4)
 
 
 def _early(cut: MovingCut) -> np.ndarray:
@@ -102,9 +111,9 @@ def witness_record(bound: TimeBound) -> WitnessJson:
     """The certificate as JSON values: exact numbers are texts, nodes go by name."""
     topology, costs = bound.problem.topology, bound.costs
     labels: list[LabelsJson] = []
-    sink = None
-    if bound.cut is not None and bound.sink is not None:
-        sink = None if bound.joint else topology.node_ids[bound.sink]
+    sinks: list[str] = []
+    if bound.cut is not None and bound.sinks:
+        sinks = [] if bound.joint else [topology.node_ids[sink] for sink in bound.sinks]
         nodes: dict[tuple[int, bool], list[str]] = {}
         for v, name in enumerate(topology.node_ids):
             nodes.setdefault((int(bound.cut.offset[v]), bool(bound.cut.from_end[v])), []).append(name)
@@ -126,7 +135,10 @@ def witness_record(bound: TimeBound) -> WitnessJson:
         "counts_links": costs.links,
         "expansion": float(costs.expansion),
         "gpu_gb_per_s": None if costs.gpu_gb_per_s is None else float(costs.gpu_gb_per_s),
-        "sink": sink,
+        "sink": sinks[0] if len(sinks) == 1 else None,
+        "sink_names": sinks,
+        "root": bound.root,
+        "representative_names": _representatives(bound),
         "turned": bound.turned,
         "joint": bound.joint,
         "needed_to_sink_bytes": None if bound.cut is None else str(bound.cut.needed),

@@ -3,8 +3,9 @@
 Every collective that gives a rank bytes of its own from others (an all-gather, a broadcast, a gather, an all-to-all),
 or takes them from it (the same turned round), is bounded by the time in which that rank alone could have them
 (:mod:`coppice.bounds.sizes.arrival`). Where all ranks need the same, they need it at once: what all of them receive is
-sent by ranks. An all-reduce makes every rank depend on M bytes of every other, and pays for disjoint sets
-(:mod:`coppice.bounds.sizes.priced`), as an all-to-all pays for lengths of links.
+sent by ranks. An all-reduce makes every rank depend on M bytes of every other, so it is a broadcast of each rank's data
+and a reduction to each rank, and pays for disjoint sets (:mod:`coppice.bounds.sizes.priced`), as an all-to-all pays for
+lengths of links. What ranks of a box have for others leaves it as if all of these were one sink.
 """
 
 from __future__ import annotations
@@ -27,12 +28,19 @@ from coppice.bounds.sizes.classes import refine
 from coppice.bounds.sizes.priced import PricedLinks, priced_links
 from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork, nearest
 from coppice.collectives import Collective
+from coppice.topology.model import Topology
 
 MOST_PAIRS = 64
 """Pairs of ranks of an all-reduce that are looked at."""
 
 MOST_SINKS = 64
 """Ranks that are looked at, where no two are alike: those whose links are narrowest for what they need."""
+
+MOST_ROOTS = 8
+"""Ranks of an all-reduce whose data, or at which the sum, are looked at as those of a broadcast, or a reduction."""
+
+MOST_BOXES = 8
+"""Boxes that are looked at, where no two are alike."""
 
 TO_ALL = (Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE_SCATTER, Collective.REDUCE)
 """Collectives that give the same to all ranks, or take it from all of them."""
@@ -52,14 +60,19 @@ class TimeBound:
     cut: MovingCut | None = None  # The proof, from the first byte that leaves
     turned: bool = False  # The cut is one of the network in which every link leads the other way
     joint: bool = False  # And of that whose ways out of ranks begin at one node: all ranks at once
-    sink: int | None = None  # Node that needs what crosses the cut
+    root: int | None = (
+        None  # Rank of an all-reduce whose data all ranks receive, or that receives those of all
+    )
+    sinks: tuple[int, ...] = ()  # Nodes that need what crosses the cut; more than one of an all-to-all alone
     priced: PricedLinks | None = None  # Or this
 
 
 class _Need(NamedTuple):
     turned: bool
-    joint: bool
     sink: Sink
+    joint: bool = False
+    root: int | None = None
+    sinks: tuple[int, ...] = ()  # What the sink stands for, if it is no node of the network
 
 
 class TimeBounds:
@@ -98,7 +111,13 @@ class TimeBounds:
             if found is not None:
                 least_ns = found.time_ns
                 best = replace(
-                    best, cut=found, turned=need.turned, joint=need.joint, sink=need.sink.node, priced=None
+                    best,
+                    cut=found.apart(need.sinks) if need.sinks else found,
+                    turned=need.turned,
+                    joint=need.joint,
+                    root=need.root,
+                    sinks=need.sinks or (need.sink.node,),
+                    priced=None,
                 )
         start = Fraction(str(costs.start_us)) if least_ns else Fraction(0)
         return replace(best, time_us=least_ns / 1000 + start)
@@ -106,65 +125,115 @@ class TimeBounds:
     @cached_property
     def _priced(self) -> list[PricedLinks]:
         """Bounds from prices: those of the bound on the rate, and sends where ranks send less than their links."""
-        problem, witness = self.problem, self._witness()
-        found = [] if witness is None else [priced_links(problem, self._network, witness)]
+        problem = self.problem
+        found = [priced_links(problem, self._network, witness) for witness in self._witnesses()]
         limited = self.costs.gpu_gb_per_s is not None and not self._helped
         if limited and problem.collective is Collective.ALL_REDUCE:
             found.append(priced_links(problem, self._network, None))
         return found
 
-    def _witness(self) -> CutFamily | LinkLengths | None:
-        """What prices links for all schedules of the collective, if anything."""
+    def _witnesses(self) -> list[CutFamily | LinkLengths]:
+        """What prices links for all schedules of the collective."""
         problem = self.problem
-        witness: CutFamily | LinkLengths | None = None
         if problem.collective is Collective.ALL_TO_ALL:
             found = bound_of(problem)
-            witness = found.proof if isinstance(found.proof, LinkLengths) else crossing(problem, found)
-        elif (
+            return [found.proof if isinstance(found.proof, LinkLengths) else crossing(problem, found)]
+        witnesses: list[CutFamily | LinkLengths] = []
+        if (
             problem.collective is Collective.ALL_REDUCE
             and problem.topology.num_ranks > 1
             and not self._helped
         ):
             found = bound_of(problem)
-            witness = found.proof if isinstance(found.proof, CutFamily) and disjoint(found.proof) else None
-            if witness is None:  # trees of two phases are not the only schedules: disjoint sets bind all
+            if isinstance(found.proof, CutFamily) and disjoint(found.proof):
+                witnesses.append(found.proof)
+            else:  # trees of two phases are not the only schedules: disjoint sets bind all
                 phase = bound_of(problem.phases[1])
                 parts = bottleneck_parts(problem.topology, phase.inv_rate)
-                witness = partition_bound(problem.topology, parts).proof if len(parts) > 1 else None
-        return witness
+                witnesses += [partition_bound(problem.topology, parts).proof] if len(parts) > 1 else []
+            parts = [tuple(nodes) for nodes, _ in boxes(problem.topology)]
+            if 1 < len(parts) < problem.topology.num_ranks:
+                witnesses.append(partition_bound(problem.topology, parts).proof)
+        return witnesses
 
     @cached_property
     def _needs(self) -> list[_Need]:
         """What is looked at: a rank of each class, those that are likely to need most time first, and all at once."""
         made = [
-            _Need(turned=turned, joint=False, sink=sink)
+            _Need(turned, sink)
             for turned, node, share in self._shares()
             if (sink := Sink.of(self._turned if turned else self._network, node, share)) is not None
         ]
         made.sort(key=lambda each: (each.sink.distance, -each.sink.room), reverse=True)
-        if self.problem.collective in TO_ALL and not self._helped:
-            turned = self.problem.collective in TURNED
-            network = (self._turned if turned else self._network).joint(self._opens(turned=turned)).reversed()
-            sink = Sink.of(network, network.num_nodes - 1, self._received())
-            made += [] if sink is None else [_Need(turned=turned, joint=True, sink=sink)]
+        if self.problem.collective is Collective.ALL_TO_ALL:
+            made += self._between_boxes()
+        if not self._helped:
+            made += self._together()
         return made
 
-    def _received(self) -> dict[int, int]:
-        """Parts of the message that each node receives, or sends, if all ranks are to have what they need."""
+    def _together(self) -> Iterator[_Need]:
+        """All ranks at once, where they need the same: of an all-reduce the data of one rank, or their sum at one."""
         problem, nodes = self.problem, self.problem.topology.rank_nodes.tolist()
-        if problem.root is not None:
-            return {node: int(node != nodes[problem.root]) for node in nodes}
-        weights = problem.weights or [1] * len(nodes)
+        if problem.collective in TO_ALL:
+            roots = [(problem.collective in TURNED, problem.root)]
+        elif problem.collective is Collective.ALL_REDUCE:
+            roots = [
+                (turned, nodes.index(root))
+                for turned in (False, True)
+                for root in self._one_of_each(nodes, {}, turned=turned)[:MOST_ROOTS]
+            ]
+        else:
+            return
+        for turned, root in roots:
+            network = self._turned if turned else self._network
+            network = network.joint(self._opens(root, turned=turned)).reversed()
+            sink = Sink.of(network, network.num_nodes - 1, self._received(root))
+            if sink is not None:
+                own = root if problem.collective is Collective.ALL_REDUCE else None
+                yield _Need(turned, sink, joint=True, root=own)
+
+    def _received(self, root: int | None) -> dict[int, int]:
+        """Parts of the message that each node receives, or sends, if all ranks are to have what they need."""
+        nodes = self.problem.topology.rank_nodes.tolist()
+        if root is not None:
+            return {node: int(node != nodes[root]) for node in nodes}
+        weights = self.problem.weights or [1] * len(nodes)
         return {node: sum(weights) - weight for node, weight in zip(nodes, weights, strict=True)}
 
-    def _opens(self, *, turned: bool) -> dict[int, int]:
+    def _opens(self, root: int | None, *, turned: bool) -> dict[int, int]:
         """Units after which each rank can have something to pass on."""
-        problem, nodes = self.problem, self.problem.topology.rank_nodes.tolist()
-        if problem.root is None:
+        nodes = self.problem.topology.rank_nodes.tolist()
+        if root is None:
             return dict.fromkeys(nodes, 0)
         network = self._turned if turned else self._network
-        ways = nearest(network.tail, network.head, network.latency, [nodes[problem.root]])
+        ways = nearest(network.tail, network.head, network.latency, [nodes[root]])
         return {node: ways[node] for node in nodes}
+
+    def _between_boxes(self) -> Iterator[_Need]:
+        """What the ranks of a box have for all others, and these for them, for a box of each kind."""
+        topology, demands = self.problem.topology, self.problem.demands
+        nodes = topology.rank_nodes.tolist()
+        classes = refine(self._network, np.full(self._network.num_nodes, -1, dtype=np.int64))
+        kinds: dict[tuple[int, ...], list[int]] = {}
+        for number, (_, members) in enumerate(boxes(topology)):
+            alike = tuple(sorted(classes[members].tolist())) if demands is None else (number,)
+            kinds.setdefault(alike, members)
+        for members in list(kinds.values())[:MOST_BOXES]:
+            inside = [node in set(members) for node in nodes]
+            for into in (True, False):
+                sinks = [i for i, within in enumerate(inside) if within is into]
+                if len(sinks) in (1, len(nodes), 0):
+                    continue
+                share = {
+                    node: len(sinks) if demands is None else sum(demands[i][j] for j in sinks)
+                    for i, node in enumerate(nodes)
+                    if inside[i] is not into
+                }
+                ends = tuple(nodes[j] for j in sinks)
+                network = self._network.merged(ends)
+                sink = Sink.of(network, network.num_nodes - 1, share)
+                if sink is not None:
+                    yield _Need(turned=False, sink=sink, sinks=ends)
 
     @cached_property
     def _turned(self) -> TimedNetwork:
@@ -260,6 +329,22 @@ def whole_shares(problem: Problem, size_bytes: int) -> Fraction:
         (Fraction(size_bytes * each // shards) * shards / each for each in {*parts} if each and shards),
         default=Fraction(size_bytes),
     )
+
+
+def boxes(topology: Topology) -> list[tuple[list[int], list[int]]]:
+    """Nodes of each box that has ranks, and those of its ranks.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> [(len(nodes), len(ranks)) for nodes, ranks in boxes(preset("dgx-h100", boxes=2))]
+        [(9, 8), (9, 8)]
+    """
+    found = []
+    for host in np.unique(topology.host[topology.rank_nodes]).tolist():
+        if host >= 0:
+            nodes = np.flatnonzero(topology.host == host)
+            found.append((nodes.tolist(), nodes[topology.rank[nodes] >= 0].tolist()))
+    return found
 
 
 def crossing(problem: Problem, found: Bound) -> LinkLengths:

@@ -11,6 +11,11 @@ Prices are those of a bound on the rate: a family of disjoint sets for an all-re
 lengths of links for an all-to-all. For S -> infinity this is that bound, and the latencies of the links that it prices
 come on top of it.
 
+**Representatives.** Of an all-reduce one rank of each set is enough: the theorem holds for their terms, and for their
+results, alone. Only messages on the way from one of these ranks to one of them are looked at then, so distances count
+from, and to, the nearest of them (docs/theory.md, Theorem 14): where the sets are boxes, what leaves a box by another
+GPU has come to it first.
+
 **Sends of an all-reduce.** Each element is sent 2 (n - 1) times by the n ranks: consider the first moment at which some
 rank has its result. Every other rank's term has left that rank by then, each in a message of its own that was the
 first to bring it on, and none of the others has the result yet: each must get one more message. So links out of ranks
@@ -20,6 +25,7 @@ take.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
@@ -29,6 +35,7 @@ import numpy as np
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import CutFamily, LinkLengths, NodePotential, WeightedCut
 from coppice.bounds.sizes.timed import TimedNetwork, nearest
+from coppice.collectives import Collective
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -40,6 +47,7 @@ class PricedLinks:
     work: Fraction  # Price that a byte of the message costs at least
     price: tuple[int, ...]  # Of each link of the network
     begin: tuple[int, ...]  # Units of time that each link is of no use, in all
+    representatives: tuple[int, ...]  # Nodes of the ranks from and to whose nearest ones distances count
 
     def least_time(self, size_bytes: Fraction) -> Fraction:
         """Nanoseconds that a message of so many bytes, with shares of whole or broken ones, takes at least."""
@@ -64,9 +72,17 @@ class PricedLinks:
 
 
 def priced_links(
-    problem: Problem, network: TimedNetwork, witness: CutFamily | LinkLengths | None
+    problem: Problem,
+    network: TimedNetwork,
+    witness: CutFamily | LinkLengths | None,
+    representatives: Sequence[int] | None = None,
 ) -> PricedLinks:
-    """The bound on time that the witness of a bound on the rate gives, or the sends of an all-reduce."""
+    """The bound on time that the witness of a bound on the rate gives, or the sends of an all-reduce.
+
+    Args:
+        representatives: Nodes of ranks, of which each set of a family of disjoint sets has one; None is the first of
+            each set, or all ranks where the witness has no sets.
+    """
     price: list[int]
     if witness is None:
         price = np.isin(network.tail, problem.topology.rank_nodes).astype(int).tolist()
@@ -77,9 +93,10 @@ def priced_links(
     else:
         price, work = _family_prices(problem, witness)
     more = len(network.tail) - len(price)
-    ranks = problem.topology.rank_nodes.tolist()
-    into = nearest(network.tail, network.head, network.latency, ranks)
-    out = nearest(network.head, network.tail, network.latency, ranks)
+    if representatives is None:
+        representatives = _first_ranks(problem, witness)
+    into = nearest(network.tail, network.head, network.latency, representatives)
+    out = nearest(network.head, network.tail, network.latency, representatives)
     begin = [
         into.get(a, 0) + latency + out.get(b, 0)
         for a, b, latency in zip(
@@ -87,8 +104,22 @@ def priced_links(
         )
     ]
     return PricedLinks(
-        network=network, witness=witness, work=work, price=(*price, *[0] * more), begin=tuple(begin)
+        network=network,
+        witness=witness,
+        work=work,
+        price=(*price, *[0] * more),
+        begin=tuple(begin),
+        representatives=tuple(representatives),
     )
+
+
+def _first_ranks(problem: Problem, witness: CutFamily | LinkLengths | None) -> list[int]:
+    """The first rank of each set of an all-reduce's family, or all ranks."""
+    ranks: list[int] = problem.topology.rank_nodes.tolist()
+    if problem.collective is not Collective.ALL_REDUCE or not isinstance(witness, CutFamily):
+        return ranks
+    sets = [set(cut.nodes) for cut in witness.cuts]
+    return [next(node for node in ranks if node in inside) for inside in sets]
 
 
 def _family_prices(problem: Problem, family: CutFamily) -> tuple[list[int], Fraction]:

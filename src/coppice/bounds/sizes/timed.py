@@ -101,6 +101,28 @@ class TimedNetwork:
         """The network in which every link leads the other way."""
         return replace(self, tail=self.head, head=self.tail)
 
+    def merged(self, nodes: Sequence[int]) -> TimedNetwork:
+        """The same with one more node, the last, to which all links into given nodes lead; none leads out of these.
+
+        Examples:
+            >>> from coppice.topology.presets import preset
+            >>> network = TimedNetwork.of(preset("path", gpus=3), MessageCosts()).merged([1, 2])
+            >>> [(int(a), int(b)) for a, b in zip(network.tail, network.head)]
+            [(0, 3)]
+        """
+        inside = np.zeros(self.num_nodes, dtype=np.bool_)
+        inside[list(nodes)] = True
+        kept = ~inside[self.tail]
+        head = np.where(inside[self.head], np.int32(self.num_nodes), self.head)
+        return replace(
+            self,
+            num_nodes=self.num_nodes + 1,
+            tail=self.tail[kept],
+            head=head[kept],
+            capacity=self.capacity[kept],
+            latency=self.latency[kept],
+        )
+
     def joint(self, opens: Mapping[int, int]) -> TimedNetwork:
         """The same with one more node, the last, from which the links out of all given nodes lead.
 

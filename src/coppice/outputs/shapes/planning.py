@@ -49,6 +49,9 @@ class WitnessJson(TypedDict):
     expansion: float
     gpu_gb_per_s: float | None
     sink: str | None
+    sink_names: list[str]
+    root: int | None
+    representative_names: list[str]
     turned: bool
     joint: bool
     needed_to_sink_bytes: Exact | None

@@ -14,6 +14,7 @@ import numpy as np
 
 from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
+from coppice.bounds.result import CutFamily
 from coppice.bounds.sizes.arrival import MovingCut
 from coppice.bounds.sizes.least import TimeBound
 from coppice.bounds.sizes.priced import priced_links
@@ -41,6 +42,8 @@ class _CutRow(msgspec.Struct, forbid_unknown_fields=True):
     offset: list[Count]
     from_end: list[bool]
     joint: bool = False
+    root: Count | None = None
+    more_sinks: list[Id] = msgspec.field(default_factory=list)
 
 
 class _CostsRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -61,6 +64,7 @@ class _SizeRow(msgspec.Struct, forbid_unknown_fields=True):
     cut: _CutRow | None = None
     proof: ProofRow | None = None
     sends: bool = False  # The proof counts the sends of an all-reduce
+    representatives: list[Id] | None = None  # Nodes of ranks, one for each set of the proof; none: all ranks
 
 
 class _Document(msgspec.Struct, forbid_unknown_fields=True):
@@ -117,16 +121,20 @@ def _row(bound: TimeBound) -> dict[str, Any]:
     row: dict[str, Any] = {"size_bytes": bound.size_bytes, "time_us": str(bound.time_us), "costs": costs}
     if bound.cut is not None:
         row["cut"] = {
-            "sink": bound.sink,
+            "sink": bound.sinks[0],
+            "more_sinks": bound.sinks[1:],
             "turned": bound.turned,
             "time_ns": str(bound.cut.time_ns),
             "units": bound.cut.units,
             "offset": bound.cut.offset.tolist(),
             "from_end": bound.cut.from_end.tolist(),
             "joint": bound.joint,
+            "root": bound.root,
         }
     elif bound.priced is not None and bound.priced.witness is not None:
         row["proof"] = proof_row(bound.problem.topology, bound.priced.witness)
+        if isinstance(bound.priced.witness, CutFamily):
+            row["representatives"] = bound.priced.representatives
     elif bound.priced is not None:
         row["sends"] = True
     return row
@@ -191,9 +199,16 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         if row.proof is None and not row.sends:
             return found
         witness = None if row.proof is None else read_proof(problem.topology, row.proof, f"{where}.proof")
-        return TimeBound(**{**vars(found), "priced": priced_links(problem, network, witness)})
+        ranks: list[int] = problem.topology.rank_nodes.tolist()
+        chosen = ranks if row.representatives is None else row.representatives
+        if not chosen or not {*chosen} <= {*ranks}:
+            raise InputError(
+                f"expected nodes with ranks at {where}.representatives, found others: write the bounds again."
+            )
+        return TimeBound(**{**vars(found), "priced": priced_links(problem, network, witness, chosen)})
     count, expected = len(row.cut.offset), network.num_nodes + row.cut.joint
-    if count != expected or len(row.cut.from_end) != count or not 0 <= row.cut.sink < count:
+    sinks = (row.cut.sink, *row.cut.more_sinks)
+    if count != expected or len(row.cut.from_end) != count or not all(0 <= sink < count for sink in sinks):
         raise InputError(
             f"expected labels of {expected} nodes at {where}.cut, found {count}: write the bounds again."
         )
@@ -208,7 +223,7 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         from_end=np.array(row.cut.from_end, dtype=np.bool_),
         units=row.cut.units,
     )
-    sides = {"turned": row.cut.turned, "joint": row.cut.joint, "sink": row.cut.sink}
+    sides = {"turned": row.cut.turned, "joint": row.cut.joint, "root": row.cut.root, "sinks": sinks}
     return TimeBound(**{**vars(found), "cut": cut, **sides})
 
 

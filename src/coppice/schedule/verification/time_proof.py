@@ -13,22 +13,28 @@ at T are impossible in T and less; and bytes that equal it are impossible in les
 little less time, when the labels that are counted from the end move with it: if the links that are open longer with
 more time have a higher rate than those that are open less long.
 
+Several nodes need data of an all-to-all together: all of them have the label T, and what others with label 0 hold for
+any of them counts.
+
 **All ranks at once.** What a rank receives comes last from the way out of some rank, which is of use once that rank can
 have anything: at once where all have shares, after the distance from the root of a broadcast. So ranks take apart into
 a way in and a way out, and all that they receive together is bounded by moving cuts of the turned network, in which the
-ways in supply one node, from which all ways out begin. No copies are made between these: switches must not copy.
+ways in supply one node, from which all ways out begin. No copies are made between these: switches must not copy. An
+all-reduce is a broadcast of each rank's data, every element of which all results depend on, and a reduction to each
+rank: its joint cuts name that rank.
 
 **Whole bytes.** Shares that a size does not divide into are rounded, up or down. What counts is the largest message
 whose exact shares are not above those rounded down.
 
 **Prices.** A witness of a bound on the rate gives links prices, and says what a byte of the message pays at least. Link
 e = (x, y) is of use between the distance of x from the nearest rank and T less the distance from y to the nearest one.
-Without a witness each byte of an all-reduce is sent by ranks 2 (n - 1) times.
+Without a witness each byte of an all-reduce is sent by ranks 2 (n - 1) times. For disjoint sets of an all-reduce, one
+rank of each is enough: the distances are those from, and to, the nearest of these representatives.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from fractions import Fraction
 from math import floor
@@ -44,6 +50,7 @@ from coppice.bounds.sizes.timed import TimedNetwork
 from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.schedule.verification.proof import link_prices
+from coppice.text import shortened
 
 
 def check_time_bound(bound: TimeBound) -> None:
@@ -63,16 +70,17 @@ def check_time_bound(bound: TimeBound) -> None:
     check_problem(problem)
     network = TimedNetwork.of(problem.topology, bound.costs)
     start = Fraction(str(bound.costs.start_us))
-    if bound.cut is not None and bound.sink is not None:
+    if bound.cut is not None and bound.sinks:
         proved = bound.cut.time_ns
         if bound.turned:
             network = network.reversed()
         if bound.joint:
-            network = _joint(problem, network)
-        _check_cut(problem, network, bound, bound.cut, bound.sink)
+            network = _joint(problem, network, _root(bound))
+        _check_cut(problem, network, bound, bound.cut)
     elif bound.priced is not None:
         proved = (bound.time_us - start) * 1000
-        _check_prices(problem, network, bound.size_bytes, bound.priced.witness, proved)
+        chosen = bound.priced.representatives
+        _check_prices(problem, network, bound.size_bytes, bound.priced.witness, chosen, proved)
     else:
         proved = Fraction(0)
     if bound.time_us > (proved / 1000 + start if proved else 0):
@@ -82,18 +90,28 @@ def check_time_bound(bound: TimeBound) -> None:
         )
 
 
-def _joint(problem: Problem, network: TimedNetwork) -> TimedNetwork:
-    """The turned network in which all links out of ranks begin at one node, the last."""
+def _root(bound: TimeBound) -> int | None:
+    """The rank whose data all ranks of a joint cut need, or which needs those of all; None where all give and take."""
+    problem = bound.problem
+    if problem.collective is Collective.ALL_REDUCE:
+        if bound.root is None or not 0 <= bound.root < problem.topology.num_ranks:
+            raise CheckError("a joint cut of an all-reduce must name the rank whose data it counts.")
+        return bound.root
     if problem.collective not in (
         *(Collective.ALL_GATHER, Collective.REDUCE_SCATTER),
         *(Collective.BROADCAST, Collective.REDUCE),
     ):
         raise CheckError(f"the ranks of {problem.collective} do not all need the same.")
+    return problem.root
+
+
+def _joint(problem: Problem, network: TimedNetwork, root: int | None) -> TimedNetwork:
+    """The turned network in which all links out of ranks begin at one node, the last."""
     ranks = problem.topology.rank_nodes.tolist()
     tail, head, latency = (each.tolist() for each in (network.tail, network.head, network.latency))
     opens = dict.fromkeys(ranks, 0)
-    if problem.root is not None:
-        away = _distances(tail, head, latency, [ranks[problem.root]])
+    if root is not None:
+        away = _distances(tail, head, latency, [ranks[root]])
         opens = {node: away[node] for node in ranks}
     begins = [network.num_nodes if node in opens else node for node in tail]
     units = [opens.get(node, 0) + each for node, each in zip(tail, latency, strict=True)]
@@ -106,7 +124,7 @@ def _joint(problem: Problem, network: TimedNetwork) -> TimedNetwork:
     )
 
 
-def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: MovingCut, sink: int) -> None:
+def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: MovingCut) -> None:
     time = cut.time_ns * network.units
     label = [
         time - offset if from_end else Fraction(offset)
@@ -114,18 +132,26 @@ def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: M
     ]
     names = problem.topology.node_ids
     if bound.joint:
-        fits, name = sink == network.num_nodes - 1, "the ways out of all ranks"
+        fits, name = bound.sinks == (network.num_nodes - 1,), "the ways out of all ranks"
     else:
-        fits, name = sink < len(names), names[sink] if sink < len(names) else "a node without a name"
+        fits = all(0 <= sink < len(names) for sink in bound.sinks)
+        name = shortened([names[sink] for sink in bound.sinks], 4) if fits else "nodes without names"
     if not fits or len(label) != network.num_nodes:
         raise CheckError(f"labels must be of all {network.num_nodes} nodes, and lead to one that is there.")
-    if min(label) < 0 or max(label) > time or label[sink] != time:
+    if min(label) < 0 or max(label) > time or any(label[sink] != time for sink in bound.sinks):
         raise CheckError(f"labels must lie between 0 and the time, which {name} must have.")
     early = [v for v, each in enumerate(label) if not each]
     if bound.joint:
-        held = _held_in_all(problem, bound.size_bytes, early, turned=bound.turned)
+        held = _held_in_all(problem, bound.size_bytes, early, _root(bound), turned=bound.turned)
+    elif len({*bound.sinks}) == 1:
+        held = _held(problem, bound.size_bytes, bound.sinks[0], early, turned=bound.turned)
+    elif problem.collective is Collective.ALL_TO_ALL:
+        held = sum(
+            (_held(problem, bound.size_bytes, sink, early, turned=bound.turned) for sink in {*bound.sinks}),
+            Fraction(0),
+        )
     else:
-        held = _held(problem, bound.size_bytes, sink, early, turned=bound.turned)
+        raise CheckError(f"of {problem.collective} one node needs what crosses a cut, found several.")
     moves = [
         each > 0 and (from_end or each == time)
         for each, from_end in zip(label, cut.from_end.tolist(), strict=True)
@@ -151,15 +177,19 @@ def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: M
         )
 
 
-def _held_in_all(problem: Problem, size_bytes: int, early: list[int], *, turned: bool) -> Fraction:
+def _held_in_all(
+    problem: Problem, size_bytes: int, early: list[int], root: int | None, *, turned: bool
+) -> Fraction:
     """Bytes that the ranks of some nodes receive together (turned round: send)."""
-    if turned is not (problem.collective in (Collective.REDUCE_SCATTER, Collective.REDUCE)):
+    if problem.collective is not Collective.ALL_REDUCE and (
+        turned is not (problem.collective in (Collective.REDUCE_SCATTER, Collective.REDUCE))
+    ):
         raise CheckError(f"this cut leads the wrong way for {problem.collective}.")
     nodes = problem.topology.rank_nodes.tolist()
     inside = [i for i, node in enumerate(nodes) if node in set(early)]
     whole = _rounded_down(problem, size_bytes)
-    if problem.root is not None:
-        return whole * sum(i != problem.root for i in inside)
+    if root is not None:
+        return whole * sum(i != root for i in inside)
     weights = problem.weights or (1,) * len(nodes)
     return whole / problem.shards * sum(sum(weights) - weights[i] for i in inside)
 
@@ -214,6 +244,7 @@ def _check_prices(
     network: TimedNetwork,
     size_bytes: int,
     witness: CutFamily | LinkLengths | None,
+    chosen: Sequence[int],
     time_ns: Fraction,
 ) -> None:
     if witness is not None:
@@ -224,12 +255,13 @@ def _check_prices(
         work = Fraction(2 * (problem.topology.num_ranks - 1))
     else:
         raise CheckError(f"sends are counted in an all-reduce, found {problem.collective}.")
-    ranks = problem.topology.rank_nodes.tolist()
-    into = _distances(network.tail.tolist(), network.head.tolist(), network.latency.tolist(), ranks)
-    out = _distances(network.head.tolist(), network.tail.tolist(), network.latency.tolist(), ranks)
+    chosen = _representatives(problem, witness, chosen)
+    into = _distances(network.tail.tolist(), network.head.tolist(), network.latency.tolist(), chosen)
+    out = _distances(network.head.tolist(), network.tail.tolist(), network.latency.tolist(), chosen)
     time, paid, open_rate = time_ns * network.units, Fraction(0), 0
     for e, each in enumerate(price):
-        width = time - into[int(network.tail[e])] - int(network.latency[e]) - out[int(network.head[e])]
+        a, b = int(network.tail[e]), int(network.head[e])
+        width = time - into.get(a, 0) - int(network.latency[e]) - out.get(b, 0)
         if each and width > 0:
             rate = each * int(network.capacity[e])
             paid += rate * width * network.scale / network.units + each * network.burst_bytes
@@ -240,6 +272,25 @@ def _check_prices(
             f"{size_bytes} bytes pay {float(due):g}, and the links take {float(paid):g} in "
             f"{float(time_ns / 1000):g} us: this proves nothing."
         )
+
+
+def _representatives(
+    problem: Problem, witness: CutFamily | LinkLengths | None, chosen: Sequence[int]
+) -> list[int]:
+    """The ranks from, and to, which distances count, all of them unless sets of an all-reduce have one each."""
+    ranks = set(problem.topology.rank_nodes.tolist())
+    if not ranks >= {*chosen}:
+        raise CheckError("only ranks stand for sets, found other nodes.")
+    sets = []
+    if problem.collective is Collective.ALL_REDUCE and isinstance(witness, CutFamily):
+        sets = [set(cut.nodes) for cut in witness.cuts]
+    if sets and any(inside.isdisjoint(chosen) for inside in sets):
+        raise CheckError("each set needs a rank that stands for it, found a set without one.")
+    if not sets and ranks != {*chosen}:
+        raise CheckError(
+            "ranks stand for disjoint sets of an all-reduce only, found fewer ranks than there are."
+        )
+    return [*chosen]
 
 
 def _distances(tail: list[int], head: list[int], length: list[int], sources: list[int]) -> Mapping[int, int]:
