@@ -24,7 +24,15 @@ TEST_SOURCES := $(wildcard cpp/*/*.test.cc)
 TEST_OBJECTS := $(patsubst cpp/%.cc,build/sanitized/%.o,$(CORE_SOURCES) $(TEST_SOURCES))
 SANITIZE := -std=c++20 -Og -g1 -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
-.PHONY: help demo setup test test-cpp test-races test-python test-slow lint docs site bench bench-cpp wheel clean
+# The emulated CUDA runtime and NVML, which tests run GPU code on; a test of NCCL gives the library with NCCL=.
+EMULATED := tests/emulated_gpu
+EMULATED_SOURCES := $(filter-out $(EMULATED)/nvml.cc %.test.cc $(EMULATED)/program.cc $(EMULATED)/reference.cc,$(wildcard $(EMULATED)/*.cc))
+EMULATED_TESTS := $(filter-out $(EMULATED)/nvml.cc,$(wildcard $(EMULATED)/*.cc)) cpp/testing/testing.test.cc
+EMULATED_HEADERS := $(wildcard $(EMULATED)/*.h) cpp/testing/testing.h
+EMULATED_FLAGS := -std=c++20 -Wall -Wextra -Wshadow -Werror -Itests -Icpp
+NCCL ?=
+
+.PHONY: help demo setup test test-cpp test-races test-emulated-gpu test-nccl test-python test-slow lint docs site bench bench-cpp wheel clean
 
 help:
 	@echo "make demo       plan an all-reduce for two DGX A100 boxes (sets up .venv, no torch)"
@@ -32,6 +40,8 @@ help:
 	@echo "make test       setup, then lint, types, C++ tests (ASan + UBSan) and Python tests"
 	@echo "make test-slow  the tests marked slow"
 	@echo "make test-races RUNS=10000 random runs of the shared-memory executor under TSan and ASan"
+	@echo "make test-emulated-gpu RUNS=10000 random programs on the emulated CUDA runtime under ASan and TSan"
+	@echo "make test-nccl NCCL=path/to/libnccl.so runs NCCL's host code and what uses it on the emulated CUDA runtime"
 	@echo "make bench      the tables of benchmarks/ (minutes)"
 	@echo "make bench-cpp  the core's own times against their goals"
 	@echo "make docs       regenerate the generated pages of docs/ (minutes: eight clusters are compared)"
@@ -101,8 +111,9 @@ build/cpp_tests: $(TEST_OBJECTS)
 	$(CXX) $(SANITIZE) $^ -pthread -o $@
 
 test-cpp:
-	+@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) build/cpp_tests
+	+@$(MAKE) --no-print-directory $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(JOBS)) build/cpp_tests build/emulated_gpu_tests
 	./build/cpp_tests
+	./build/emulated_gpu_tests
 
 # Ranks as threads over the shared-memory executor: ten thousand runs without a data race (ten minutes or more).
 SHM_SOURCES := $(filter-out %.perf.cc,$(wildcard cpp/shared_memory/*.cc)) cpp/testing/testing.test.cc
@@ -114,6 +125,35 @@ build/shm_tests_tsan: $(SHM_SOURCES) $(CORE_HEADERS)
 test-races: build/shm_tests_tsan build/cpp_tests
 	COPPICE_SHM_RUNS=$(RUNS) ./build/shm_tests_tsan random
 	COPPICE_SHM_RUNS=$(RUNS) ./build/cpp_tests random
+
+build/sanitized/emulated_gpu/%.o: $(EMULATED)/%.cc $(EMULATED_HEADERS) $(STANDARD).gch
+	@mkdir -p $(@D)
+	$(CXX) $(SANITIZE) -include $(STANDARD) -Itests -Icpp -c $< -o $@
+
+build/emulated_gpu_tests: $(patsubst $(EMULATED)/%.cc,build/sanitized/emulated_gpu/%.o,$(filter $(EMULATED)/%,$(EMULATED_TESTS))) build/sanitized/testing/testing.test.o
+	$(CXX) $(SANITIZE) $^ -pthread -o $@
+
+build/emulated_gpu_tests_tsan: $(EMULATED_TESTS) $(EMULATED_HEADERS)
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) -O1 -g -fsanitize=thread $(EMULATED_TESTS) -pthread -o $@
+
+test-emulated-gpu: build/emulated_gpu_tests build/emulated_gpu_tests_tsan
+	COPPICE_EMULATED_GPU_RUNS=$(RUNS) ./build/emulated_gpu_tests
+	COPPICE_EMULATED_GPU_RUNS=$(RUNS) ./build/emulated_gpu_tests_tsan
+
+# The names that programs look for.
+EMULATED_LIBRARIES := build/emulated_gpu/libcudart.so.13 build/emulated_gpu/libnvidia-ml.so.1
+
+build/emulated_gpu/libcudart.so.13: $(EMULATED_SOURCES) $(EMULATED_HEADERS) $(EMULATED)/libcudart.map
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) -O1 -g -fPIC -fvisibility=hidden -shared $(EMULATED_SOURCES) -Wl,-soname,libcudart.so.13 -Wl,--version-script=$(EMULATED)/libcudart.map -pthread -o $@
+
+build/emulated_gpu/libnvidia-ml.so.1: $(EMULATED)/nvml.cc $(EMULATED)/box.cc $(EMULATED_HEADERS)
+	@mkdir -p $(@D)
+	$(CXX) $(EMULATED_FLAGS) -O1 -g -fPIC -fvisibility=hidden -shared $(EMULATED)/nvml.cc $(EMULATED)/box.cc -Wl,-soname,libnvidia-ml.so.1 -o $@
+
+test-nccl: setup $(EMULATED_LIBRARIES)
+	COPPICE_TEST_NCCL=$(abspath $(NCCL)) $(BIN)/python -m pytest -rs tests/emulated_gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .
@@ -129,7 +169,7 @@ test-slow: setup
 # All cores compile, also while pip, one process, unpacks; then types are checked on one while the C++ tests, one process
 # as well, run on another.
 test:
-	@$(MAKE) --no-print-directory -j$(JOBS) setup build/cpp_tests
+	@$(MAKE) --no-print-directory -j$(JOBS) setup build/cpp_tests build/emulated_gpu_tests
 	@$(MAKE) --no-print-directory -j$(JOBS) lint test-cpp
 	@$(MAKE) --no-print-directory test-python
 
