@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from coppice.bounds.latency import LatencyBound
 from coppice.bounds.problem import Problem
 from coppice.bounds.sizes.describe import limit_words, witness_record
-from coppice.bounds.sizes.least import TimeBound, TimeBounds
+from coppice.bounds.sizes.least import Prices, TimeBound, TimeBounds
 from coppice.bounds.sizes.timed import MessageCosts
 from coppice.simulation.channels import TransportProfile, transport_profiles
 from coppice.simulation.latency import least_latency
@@ -95,9 +95,10 @@ class LeastTimes:
         self.model = model
         self._relay_gpus = relay_gpus
         self._known: dict[int, LeastTime] = {}
+        prices = Prices(problem, helped=helped)
         self._protocols = [
             [
-                TimeBounds(problem, costs, helped=helped)
+                TimeBounds(problem, costs, helped=helped, prices=prices)
                 for costs in costs_of(model, profile, problem.topology, relay_gpus=relay_gpus)
             ]
             for profile in transport_profiles(model, problem.topology)

@@ -25,7 +25,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound, CutFamily, LinkLengths
 from coppice.bounds.sizes.arrival import MovingCut, Sink
 from coppice.bounds.sizes.classes import refine
-from coppice.bounds.sizes.priced import PricedLinks, priced_links
+from coppice.bounds.sizes.priced import Paid, PricedLinks, paid_by, priced_links
 from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork, nearest
 from coppice.collectives import Collective
 from coppice.topology.model import Topology
@@ -75,16 +75,60 @@ class _Need(NamedTuple):
     sinks: tuple[int, ...] = ()  # What the sink stands for, if it is no node of the network
 
 
+class Prices:
+    """What prices links for all schedules of a collective, whatever messages cost: found when it is asked for."""
+
+    def __init__(self, problem: Problem, *, helped: bool = False) -> None:
+        self._problem = problem
+        self._helped = helped
+
+    @cached_property
+    def rows(self) -> list[tuple[CutFamily | LinkLengths, Paid]]:
+        """Each witness with the prices of links that follow from it."""
+        return [(witness, paid_by(self._problem, witness)) for witness in self._witnesses()]
+
+    def _witnesses(self) -> list[CutFamily | LinkLengths]:
+        problem = self._problem
+        if problem.collective is Collective.ALL_TO_ALL:
+            found = bound_of(problem)
+            return [found.proof if isinstance(found.proof, LinkLengths) else crossing(problem, found)]
+        witnesses: list[CutFamily | LinkLengths] = []
+        if (
+            problem.collective is Collective.ALL_REDUCE
+            and problem.topology.num_ranks > 1
+            and not self._helped
+        ):
+            found = bound_of(problem)
+            if isinstance(found.proof, CutFamily) and disjoint(found.proof):
+                witnesses.append(found.proof)
+            else:  # trees of two phases are not the only schedules: disjoint sets bind all
+                phase = bound_of(problem.phases[1])
+                parts = bottleneck_parts(problem.topology, phase.inv_rate)
+                witnesses += [partition_bound(problem.topology, parts).proof] if len(parts) > 1 else []
+            parts = [tuple(nodes) for nodes, _ in boxes(problem.topology)]
+            if 1 < len(parts) < problem.topology.num_ranks:
+                witnesses.append(partition_bound(problem.topology, parts).proof)
+        return witnesses
+
+
 class TimeBounds:
     """Least times of a problem at any size, under given costs of messages.
 
     With `helped` they hold for schedules as well in which switches copy and add where they can.
     """
 
-    def __init__(self, problem: Problem, costs: MessageCosts, *, helped: bool = False) -> None:
+    def __init__(
+        self,
+        problem: Problem,
+        costs: MessageCosts,
+        *,
+        helped: bool = False,
+        prices: Prices | None = None,  # Those of the problem, where they are wanted for other costs as well
+    ) -> None:
         self.problem = problem
         self.costs = costs
         self._helped = helped
+        self._prices = Prices(problem, helped=helped) if prices is None else prices
         self._network = TimedNetwork.of(problem.topology, costs)
 
     def least(self, size_bytes: int) -> TimeBound:
@@ -126,35 +170,13 @@ class TimeBounds:
     def _priced(self) -> list[PricedLinks]:
         """Bounds from prices: those of the bound on the rate, and sends where ranks send less than their links."""
         problem = self.problem
-        found = [priced_links(problem, self._network, witness) for witness in self._witnesses()]
+        found = [
+            priced_links(problem, self._network, witness, paid=paid) for witness, paid in self._prices.rows
+        ]
         limited = self.costs.gpu_gb_per_s is not None and not self._helped
         if limited and problem.collective is Collective.ALL_REDUCE:
             found.append(priced_links(problem, self._network, None))
         return found
-
-    def _witnesses(self) -> list[CutFamily | LinkLengths]:
-        """What prices links for all schedules of the collective."""
-        problem = self.problem
-        if problem.collective is Collective.ALL_TO_ALL:
-            found = bound_of(problem)
-            return [found.proof if isinstance(found.proof, LinkLengths) else crossing(problem, found)]
-        witnesses: list[CutFamily | LinkLengths] = []
-        if (
-            problem.collective is Collective.ALL_REDUCE
-            and problem.topology.num_ranks > 1
-            and not self._helped
-        ):
-            found = bound_of(problem)
-            if isinstance(found.proof, CutFamily) and disjoint(found.proof):
-                witnesses.append(found.proof)
-            else:  # trees of two phases are not the only schedules: disjoint sets bind all
-                phase = bound_of(problem.phases[1])
-                parts = bottleneck_parts(problem.topology, phase.inv_rate)
-                witnesses += [partition_bound(problem.topology, parts).proof] if len(parts) > 1 else []
-            parts = [tuple(nodes) for nodes, _ in boxes(problem.topology)]
-            if 1 < len(parts) < problem.topology.num_ranks:
-                witnesses.append(partition_bound(problem.topology, parts).proof)
-        return witnesses
 
     @cached_property
     def _needs(self) -> list[_Need]:

@@ -29,6 +29,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from math import lcm
+from typing import TypeAlias
 
 import numpy as np
 
@@ -36,6 +37,9 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import CutFamily, LinkLengths, NodePotential, WeightedCut
 from coppice.bounds.sizes.timed import TimedNetwork, nearest
 from coppice.collectives import Collective
+
+Paid: TypeAlias = tuple[Sequence[int], Fraction]
+"""Price of each link, and what a byte of the message pays at least."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -76,22 +80,20 @@ def priced_links(
     network: TimedNetwork,
     witness: CutFamily | LinkLengths | None,
     representatives: Sequence[int] | None = None,
+    paid: Paid | None = None,
 ) -> PricedLinks:
     """The bound on time that the witness of a bound on the rate gives, or the sends of an all-reduce.
 
     Args:
         representatives: Nodes of ranks, of which each set of a family of disjoint sets has one; None is the first of
             each set, or all ranks where the witness has no sets.
+        paid: What :func:`paid_by` makes of the witness, if it is known.
     """
-    price: list[int]
     if witness is None:
-        price = np.isin(network.tail, problem.topology.rank_nodes).astype(int).tolist()
+        price: Sequence[int] = np.isin(network.tail, problem.topology.rank_nodes).astype(int).tolist()
         work = Fraction(2 * (problem.topology.num_ranks - 1))
-    elif isinstance(witness, LinkLengths):
-        price = list(witness.length)
-        work = _lengths_paid(problem, price)
     else:
-        price, work = _family_prices(problem, witness)
+        price, work = paid_by(problem, witness) if paid is None else paid
     more = len(network.tail) - len(price)
     if representatives is None:
         representatives = _first_ranks(problem, witness)
@@ -111,6 +113,13 @@ def priced_links(
         begin=tuple(begin),
         representatives=tuple(representatives),
     )
+
+
+def paid_by(problem: Problem, witness: CutFamily | LinkLengths) -> Paid:
+    """Price of each link of the topology by a witness, and what a byte of the message pays at least."""
+    if isinstance(witness, LinkLengths):
+        return witness.length, _lengths_paid(problem, list(witness.length))
+    return _family_prices(problem, witness)
 
 
 def _first_ranks(problem: Problem, witness: CutFamily | LinkLengths | None) -> list[int]:
