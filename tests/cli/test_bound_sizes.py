@@ -46,7 +46,7 @@ def test_certificates_are_checked_from_a_file(run: Run, tmp_path: Path, collecti
 @pytest.mark.parametrize(
     ("words", "size", "told"),
     [
-        (("dgx-a100", "-c", "all_reduce"), "16K", "root"),
+        (("dgx-a100", "-c", "all_reduce"), "16K", "sources"),
         (("dgx-a100", "--boxes", "2", "-c", "all_to_all"), "1M", "more_sinks"),
         (("dgx-h100", "--boxes", "4", "-c", "all_reduce"), "4M", "representatives"),
     ],
@@ -72,7 +72,7 @@ def test_certificates_of_before_are_still_read(run: Run, tmp_path: Path) -> None
     run(*ARGUMENTS, "--size", "1M", "-o", path)
     written = json.loads(path.read_text())
     for row in written["sizes"]:
-        del row["cut"]["root"], row["cut"]["more_sinks"]
+        del row["cut"]["sources"], row["cut"]["more_sinks"]
     path.write_text(json.dumps(written))
     assert run("verify", path, "--json").json["verified"] is True
 

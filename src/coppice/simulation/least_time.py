@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from coppice.bounds.latency import LatencyBound
 from coppice.bounds.problem import Problem
 from coppice.bounds.sizes.describe import limit_words, witness_record
-from coppice.bounds.sizes.least import Prices, TimeBound, TimeBounds
+from coppice.bounds.sizes.least import LinkPrices, TimeBound, TimeBounds
 from coppice.bounds.sizes.timed import MessageCosts
 from coppice.simulation.channels import TransportProfile, transport_profiles
 from coppice.simulation.latency import least_latency
@@ -95,7 +95,7 @@ class LeastTimes:
         self.model = model
         self._relay_gpus = relay_gpus
         self._known: dict[int, LeastTime] = {}
-        prices = Prices(problem, helped=helped)
+        prices = LinkPrices(problem, helped=helped)
         self._protocols = [
             [
                 TimeBounds(problem, costs, helped=helped, prices=prices)

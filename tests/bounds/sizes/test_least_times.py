@@ -211,9 +211,10 @@ def changes(rng: random.Random, found: TimeBound) -> list[TimeBound]:
         more.append(dataclasses.replace(found, cut=dataclasses.replace(cut, offset=offset)))
         if found.joint:
             more.append(dataclasses.replace(found, sinks=(0,)))
-        if found.root is not None:
+        if found.joint:
             ranks = found.problem.topology.num_ranks
-            more += [dataclasses.replace(found, root=root) for root in (None, ranks, -1)]
+            wrong: list[tuple[int, ...]] = [(), (ranks,), (-1,), (*found.sources, found.sources[0])]
+            more += [dataclasses.replace(found, sources=each) for each in wrong]
         if len(found.sinks) > 1 and cut.rate:
             more.append(dataclasses.replace(found, sinks=found.sinks[1:]))
         if cut.rate:
@@ -289,11 +290,31 @@ def test_an_all_reduce_is_a_broadcast_of_each_and_a_reduction_to_each() -> None:
     found = TimeBounds(Problem(star, "all_reduce"), MessageCosts(message_us=1)).least(800)
     check_time_bound(found)
     assert found.joint
-    assert found.root is not None
+    assert len(found.sources) == 1
     assert found.time_us == Fraction(5, 3) + Fraction(800, 1000)
     assert limit_words(found) == "2.34 KiB must enter all GPUs in all at 3 GB/s, and 1.67 us of latency"
     record = witness_record(found)
-    assert (record["root"], record["sink"], record["sink_names"]) == (found.root, None, [])
+    assert (record["source_names"], record["sink"], record["sink_names"]) == (["gpu0"], None, [])
+
+
+def test_a_box_passes_on_nothing_before_it_has_come() -> None:
+    """Of two boxes of 8 GPUs, each must have 8 shares of the other, which come by 8 NICs and are passed on."""
+    boxes = preset("dgx-a100", boxes=2)
+    costs = MessageCosts(message_us=1, crossing_us=2, gpu_gb_per_s=Fraction(50))
+    found = TimeBounds(Problem(boxes, "all_gather"), costs).least(160_000)
+    check_time_bound(found)
+    assert found.sources == (*range(8, 16),)
+    # 8 NICs of 25 GB/s from 3 us on, and 8 GPUs that send 50 GB/s from then until 1 us before the end
+    needed = Fraction(8 * 80_000, 1000)
+    assert found.time_us == (needed + 200 * 3 + 400 * 4) / 600
+    reduced = TimeBounds(Problem(boxes, "reduce_scatter"), costs).least(160_000)
+    check_time_bound(reduced)
+    fewer = dataclasses.replace(found, sources=found.sources[1:])
+    with pytest.raises(CheckError, match="this proves nothing"):
+        check_time_bound(fewer)
+    summed = dataclasses.replace(found, problem=Problem(boxes, "all_reduce"))
+    with pytest.raises(CheckError, match="must name the one rank"):
+        check_time_bound(summed)
 
 
 def test_links_between_boxes_rest_while_boxes_add() -> None:

@@ -78,9 +78,9 @@ def _receivers(bound: TimeBound, cut: MovingCut) -> str:
     """The ranks that the bytes of a joint cut are for (turned round: come from)."""
     topology, early = bound.problem.topology, _early(cut)
     names = [topology.node_ids[v] for v in topology.rank_nodes.tolist() if early[v]]
-    others, root = topology.num_ranks - len(names), bound.root
-    one = (bound.problem.root if root is None else root) is not None
-    return "all GPUs" if others <= int(one) else shortened(names, 4)
+    return (
+        "all GPUs" if topology.num_ranks - len(names) <= int(len(bound.sources) == 1) else shortened(names, 4)
+    )
 
 
 def _early(cut: MovingCut) -> np.ndarray:
@@ -137,7 +137,7 @@ def witness_record(bound: TimeBound) -> WitnessJson:
         "gpu_gb_per_s": None if costs.gpu_gb_per_s is None else float(costs.gpu_gb_per_s),
         "sink": sinks[0] if len(sinks) == 1 else None,
         "sink_names": sinks,
-        "root": bound.root,
+        "source_names": [topology.node_ids[topology.rank_nodes[rank]] for rank in bound.sources],
         "representative_names": _representatives(bound),
         "turned": bound.turned,
         "joint": bound.joint,

@@ -60,9 +60,9 @@ class TimeBound:
     cut: MovingCut | None = None  # The proof, from the first byte that leaves
     turned: bool = False  # The cut is one of the network in which every link leads the other way
     joint: bool = False  # And of that whose ways out of ranks begin at one node: all ranks at once
-    root: int | None = (
-        None  # Rank of an all-reduce whose data all ranks receive, or that receives those of all
-    )
+    sources: tuple[
+        int, ...
+    ] = ()  # Ranks whose data are then looked at: all ranks receive them, or sums for them
     sinks: tuple[int, ...] = ()  # Nodes that need what crosses the cut; more than one of an all-to-all alone
     priced: PricedLinks | None = None  # Or this
 
@@ -71,11 +71,11 @@ class _Need(NamedTuple):
     turned: bool
     sink: Sink
     joint: bool = False
-    root: int | None = None
+    sources: tuple[int, ...] = ()
     sinks: tuple[int, ...] = ()  # What the sink stands for, if it is no node of the network
 
 
-class Prices:
+class LinkPrices:
     """What prices links for all schedules of a collective, whatever messages cost: found when it is asked for."""
 
     def __init__(self, problem: Problem, *, helped: bool = False) -> None:
@@ -123,12 +123,13 @@ class TimeBounds:
         costs: MessageCosts,
         *,
         helped: bool = False,
-        prices: Prices | None = None,  # Those of the problem, where they are wanted for other costs as well
+        prices: LinkPrices
+        | None = None,  # Those of the problem, where they are wanted for other costs as well
     ) -> None:
         self.problem = problem
         self.costs = costs
         self._helped = helped
-        self._prices = Prices(problem, helped=helped) if prices is None else prices
+        self._prices = LinkPrices(problem, helped=helped) if prices is None else prices
         self._network = TimedNetwork.of(problem.topology, costs)
 
     def least(self, size_bytes: int) -> TimeBound:
@@ -159,7 +160,7 @@ class TimeBounds:
                     cut=found.apart(need.sinks) if need.sinks else found,
                     turned=need.turned,
                     joint=need.joint,
-                    root=need.root,
+                    sources=need.sources,
                     sinks=need.sinks or (need.sink.node,),
                     priced=None,
                 )
@@ -194,58 +195,62 @@ class TimeBounds:
         return made
 
     def _together(self) -> Iterator[_Need]:
-        """All ranks at once, where they need the same: of an all-reduce the data of one rank, or their sum at one."""
-        problem, nodes = self.problem, self.problem.topology.rank_nodes.tolist()
-        if problem.collective in TO_ALL:
-            roots = [(problem.collective in TURNED, problem.root)]
-        elif problem.collective is Collective.ALL_REDUCE:
-            roots = [
-                (turned, nodes.index(root))
-                for turned in (False, True)
-                for root in self._one_of_each(nodes, {}, turned=turned)[:MOST_ROOTS]
-            ]
-        else:
-            return
-        for turned, root in roots:
+        """All ranks at once, where they need the same, looking at the data of some."""
+        nodes = self.problem.topology.rank_nodes.tolist()
+        for turned, sources in self._looked_at(nodes):
             network = self._turned if turned else self._network
-            network = network.joint(self._opens(root, turned=turned)).reversed()
-            sink = Sink.of(network, network.num_nodes - 1, self._received(root))
+            ways = nearest(network.tail, network.head, network.latency, [nodes[i] for i in sources])
+            network = network.joint({node: ways[node] for node in nodes}).reversed()
+            sink = Sink.of(network, network.num_nodes - 1, self._received(sources))
             if sink is not None:
-                own = root if problem.collective is Collective.ALL_REDUCE else None
-                yield _Need(turned, sink, joint=True, root=own)
+                yield _Need(turned, sink, joint=True, sources=sources)
 
-    def _received(self, root: int | None) -> dict[int, int]:
-        """Parts of the message that each node receives, or sends, if all ranks are to have what they need."""
-        nodes = self.problem.topology.rank_nodes.tolist()
-        if root is not None:
-            return {node: int(node != nodes[root]) for node in nodes}
-        weights = self.problem.weights or [1] * len(nodes)
-        return {node: sum(weights) - weight for node, weight in zip(nodes, weights, strict=True)}
+    def _looked_at(self, nodes: list[int]) -> Iterator[tuple[bool, tuple[int, ...]]]:
+        """Ranks whose data all others receive, or (turned) which receive sums of all others."""
+        problem, turned = self.problem, self.problem.collective in TURNED
+        if problem.collective is Collective.ALL_REDUCE:
+            for backwards in (False, True):
+                for root in self._one_of_each(nodes, {}, turned=backwards)[:MOST_ROOTS]:
+                    yield backwards, (nodes.index(root),)
+        elif problem.collective in TO_ALL and problem.root is not None:
+            yield turned, (problem.root,)
+        elif problem.collective in TO_ALL:
+            weights = problem.weights or [1] * len(nodes)
+            held = {i for i, weight in enumerate(weights) if weight}
+            inside = [{nodes.index(node) for node in members} for members in self._kinds_of_boxes()]
+            for chosen in ({*range(len(nodes))}, *({*range(len(nodes))} - each for each in inside), *inside):
+                if held & chosen:
+                    yield turned, tuple(sorted(held & chosen))
 
-    def _opens(self, root: int | None, *, turned: bool) -> dict[int, int]:
-        """Units after which each rank can have something to pass on."""
+    def _received(self, sources: tuple[int, ...]) -> dict[int, int]:
+        """Parts of the message that each node receives, or sends, if all ranks are to have the data of some."""
         nodes = self.problem.topology.rank_nodes.tolist()
-        if root is None:
-            return dict.fromkeys(nodes, 0)
-        network = self._turned if turned else self._network
-        ways = nearest(network.tail, network.head, network.latency, [nodes[root]])
-        return {node: ways[node] for node in nodes}
+        whole = self.problem.weights or [1] * len(nodes)
+        weights = dict.fromkeys(nodes, 0) | {nodes[i]: whole[i] for i in sources}
+        total = sum(weights.values())
+        return {node: total - weight for node, weight in weights.items()}
+
+    def _kinds_of_boxes(self) -> list[list[int]]:
+        """Nodes of the ranks of a box of each kind, of several."""
+        topology, shares = self.problem.topology, self.problem.weights
+        colour = np.full(self._network.num_nodes, -1, dtype=np.int64)
+        if shares is not None:
+            colour[topology.rank_nodes] = shares
+        classes = refine(self._network, colour)
+        kinds: dict[tuple[int, ...], list[int]] = {}
+        for number, (_, members) in enumerate(boxes(topology)):
+            alike = (number,) if self.problem.demands else tuple(sorted(classes[members].tolist()))
+            kinds.setdefault(alike, members)
+        return [each for each in kinds.values() if 1 < len(each) < topology.num_ranks][:MOST_BOXES]
 
     def _between_boxes(self) -> Iterator[_Need]:
         """What the ranks of a box have for all others, and these for them, for a box of each kind."""
-        topology, demands = self.problem.topology, self.problem.demands
-        nodes = topology.rank_nodes.tolist()
-        classes = refine(self._network, np.full(self._network.num_nodes, -1, dtype=np.int64))
-        kinds: dict[tuple[int, ...], list[int]] = {}
-        for number, (_, members) in enumerate(boxes(topology)):
-            alike = tuple(sorted(classes[members].tolist())) if demands is None else (number,)
-            kinds.setdefault(alike, members)
-        for members in list(kinds.values())[:MOST_BOXES]:
+        demands = self.problem.demands
+        nodes = self.problem.topology.rank_nodes.tolist()
+        for members in self._kinds_of_boxes():
             inside = [node in set(members) for node in nodes]
             for into in (True, False):
                 sinks = [i for i, within in enumerate(inside) if within is into]
-                if len(sinks) in (1, len(nodes), 0):
-                    continue
                 share = {
                     node: len(sinks) if demands is None else sum(demands[i][j] for j in sinks)
                     for i, node in enumerate(nodes)

@@ -50,7 +50,7 @@ class WitnessJson(TypedDict):
     gpu_gb_per_s: float | None
     sink: str | None
     sink_names: list[str]
-    root: int | None
+    source_names: list[str]
     representative_names: list[str]
     turned: bool
     joint: bool

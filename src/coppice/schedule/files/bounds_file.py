@@ -42,7 +42,7 @@ class _CutRow(msgspec.Struct, forbid_unknown_fields=True):
     offset: list[Count]
     from_end: list[bool]
     joint: bool = False
-    root: Count | None = None
+    sources: list[Count] = msgspec.field(default_factory=list)
     more_sinks: list[Id] = msgspec.field(default_factory=list)
 
 
@@ -129,7 +129,7 @@ def _row(bound: TimeBound) -> dict[str, Any]:
             "offset": bound.cut.offset.tolist(),
             "from_end": bound.cut.from_end.tolist(),
             "joint": bound.joint,
-            "root": bound.root,
+            "sources": bound.sources,
         }
     elif bound.priced is not None and bound.priced.witness is not None:
         row["proof"] = proof_row(bound.problem.topology, bound.priced.witness)
@@ -223,7 +223,10 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         from_end=np.array(row.cut.from_end, dtype=np.bool_),
         units=row.cut.units,
     )
-    sides = {"turned": row.cut.turned, "joint": row.cut.joint, "root": row.cut.root, "sinks": sinks}
+    sources = tuple(row.cut.sources)
+    if row.cut.joint and not sources:
+        sources = tuple(range(problem.topology.num_ranks)) if problem.root is None else (problem.root,)
+    sides = {"turned": row.cut.turned, "joint": row.cut.joint, "sources": sources, "sinks": sinks}
     return TimeBound(**{**vars(found), "cut": cut, **sides})
 
 

@@ -17,11 +17,11 @@ Several nodes need data of an all-to-all together: all of them have the label T,
 any of them counts.
 
 **All ranks at once.** What a rank receives comes last from the way out of some rank, which is of use once that rank can
-have anything: at once where all have shares, after the distance from the root of a broadcast. So ranks take apart into
-a way in and a way out, and all that they receive together is bounded by moving cuts of the turned network, in which the
-ways in supply one node, from which all ways out begin. No copies are made between these: switches must not copy. An
-all-reduce is a broadcast of each rank's data, every element of which all results depend on, and a reduction to each
-rank: its joint cuts name that rank.
+have anything: at once where it has a share that counts, or else after the distance from the nearest that has. So ranks
+take apart into a way in and a way out, and all that they receive together is bounded by moving cuts of the turned
+network, in which the ways in supply one node, from which all ways out begin. No copies are made between these: switches
+must not copy. An all-reduce is a broadcast of each rank's data, every element of which all results depend on, and a
+reduction to each rank: its joint cuts name that rank.
 
 **Whole bytes.** Shares that a size does not divide into are rounded, up or down. What counts is the largest message
 whose exact shares are not above those rounded down.
@@ -75,7 +75,7 @@ def check_time_bound(bound: TimeBound) -> None:
         if bound.turned:
             network = network.reversed()
         if bound.joint:
-            network = _joint(problem, network, _root(bound))
+            network = _joint(problem, network, _sources(bound))
         _check_cut(problem, network, bound, bound.cut)
     elif bound.priced is not None:
         proved = (bound.time_us - start) * 1000
@@ -90,29 +90,27 @@ def check_time_bound(bound: TimeBound) -> None:
         )
 
 
-def _root(bound: TimeBound) -> int | None:
-    """The rank whose data all ranks of a joint cut need, or which needs those of all; None where all give and take."""
+def _sources(bound: TimeBound) -> list[int]:
+    """The ranks whose data all ranks of a joint cut need, or which need those of all."""
     problem = bound.problem
-    if problem.collective is Collective.ALL_REDUCE:
-        if bound.root is None or not 0 <= bound.root < problem.topology.num_ranks:
-            raise CheckError("a joint cut of an all-reduce must name the rank whose data it counts.")
-        return bound.root
-    if problem.collective not in (
-        *(Collective.ALL_GATHER, Collective.REDUCE_SCATTER),
-        *(Collective.BROADCAST, Collective.REDUCE),
-    ):
+    ranks, given = range(problem.topology.num_ranks), [*bound.sources]
+    if not given or len({*given}) < len(given) or not {*given} <= {*ranks}:
+        raise CheckError("a joint cut must name the ranks whose data it counts, each once.")
+    if problem.collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+        return given
+    if problem.collective not in (Collective.BROADCAST, Collective.REDUCE, Collective.ALL_REDUCE):
         raise CheckError(f"the ranks of {problem.collective} do not all need the same.")
-    return problem.root
+    if len(given) > 1 or (problem.root is not None and given != [problem.root]):
+        raise CheckError(f"a joint cut of {problem.collective} must name the one rank whose data it counts.")
+    return given
 
 
-def _joint(problem: Problem, network: TimedNetwork, root: int | None) -> TimedNetwork:
+def _joint(problem: Problem, network: TimedNetwork, sources: list[int]) -> TimedNetwork:
     """The turned network in which all links out of ranks begin at one node, the last."""
     ranks = problem.topology.rank_nodes.tolist()
     tail, head, latency = (each.tolist() for each in (network.tail, network.head, network.latency))
-    opens = dict.fromkeys(ranks, 0)
-    if root is not None:
-        away = _distances(tail, head, latency, [ranks[root]])
-        opens = {node: away[node] for node in ranks}
+    away = _distances(tail, head, latency, [ranks[source] for source in sources])
+    opens = {node: away[node] for node in ranks}
     begins = [network.num_nodes if node in opens else node for node in tail]
     units = [opens.get(node, 0) + each for node, each in zip(tail, latency, strict=True)]
     return replace(
@@ -142,7 +140,7 @@ def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: M
         raise CheckError(f"labels must lie between 0 and the time, which {name} must have.")
     early = [v for v, each in enumerate(label) if not each]
     if bound.joint:
-        held = _held_in_all(problem, bound.size_bytes, early, _root(bound), turned=bound.turned)
+        held = _held_in_all(problem, bound.size_bytes, early, _sources(bound), turned=bound.turned)
     elif len({*bound.sinks}) == 1:
         held = _held(problem, bound.size_bytes, bound.sinks[0], early, turned=bound.turned)
     elif problem.collective is Collective.ALL_TO_ALL:
@@ -178,7 +176,7 @@ def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: M
 
 
 def _held_in_all(
-    problem: Problem, size_bytes: int, early: list[int], root: int | None, *, turned: bool
+    problem: Problem, size_bytes: int, early: list[int], sources: list[int], *, turned: bool
 ) -> Fraction:
     """Bytes that the ranks of some nodes receive together (turned round: send)."""
     if problem.collective is not Collective.ALL_REDUCE and (
@@ -188,10 +186,11 @@ def _held_in_all(
     nodes = problem.topology.rank_nodes.tolist()
     inside = [i for i, node in enumerate(nodes) if node in set(early)]
     whole = _rounded_down(problem, size_bytes)
-    if root is not None:
-        return whole * sum(i != root for i in inside)
+    if problem.collective not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+        return whole * sum(i not in sources for i in inside)
     weights = problem.weights or (1,) * len(nodes)
-    return whole / problem.shards * sum(sum(weights) - weights[i] for i in inside)
+    total = sum(weights[i] for i in sources)
+    return whole / problem.shards * sum(total - (weights[i] if i in sources else 0) for i in inside)
 
 
 def _rounded_down(problem: Problem, size_bytes: int) -> Fraction:
