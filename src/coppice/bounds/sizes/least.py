@@ -76,7 +76,7 @@ class _Need(NamedTuple):
 
 
 class LinkPrices:
-    """What prices links for all schedules of a collective, whatever messages cost: found when it is asked for."""
+    """What prices links for all schedules of a collective, whatever messages cost; found on first use."""
 
     def __init__(self, problem: Problem, *, helped: bool = False) -> None:
         self._problem = problem
