@@ -178,7 +178,7 @@ def set_modules(constants: Mapping[str, float]) -> None:
 
 def gpu_of(job: TrainingJob) -> str:
     """Whose constants a job takes."""
-    from coppice.iteration.boxes import CONSTANTS
+    from coppice.iteration.machine import CONSTANTS
 
     name = job.cluster.device.name
     return CONSTANTS.get(name, name)

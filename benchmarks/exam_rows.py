@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import CONSTANTS
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import estimate
 from coppice.iteration.frameworks import FRAMEWORKS, Framework
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob
 from coppice.iteration.job.tables import RunTable
 from coppice.iteration.layout import Layout, Recompute, Shard
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import CONSTANTS, Cluster
 from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.times import operator_seconds
 from coppice.iteration.workload.transformers import transformer_layer

@@ -7,14 +7,15 @@ import random
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, replace
 
-from coppice.iteration.boxes import box_of
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.machine import box_of
+from coppice.iteration.models import any_model
 from coppice.iteration.optimum import optimal_messages
 from coppice.iteration.policies.catalogue import policies_of
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.policy import Policy
 from coppice.iteration.step.workloads import steady_iteration
-from coppice.iteration.workload.catalogue import LayeredModel, any_model
+from coppice.iteration.workload.nets import LayeredModel
 from coppice.iteration.workload.times import layer_workload
 
 __all__ = [

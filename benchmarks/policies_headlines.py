@@ -8,7 +8,7 @@ from functools import cache
 
 from coppice.iteration.job.job import TrainingJob
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.workload.catalogue import vgg
+from coppice.iteration.workload.nets import vgg
 from policies_grid import GRADIENTS, Case, seconds_of, workload_of
 from policies_jobs import EXPERTS, GPT, composed, job_with, on
 from tables import Table

@@ -16,8 +16,8 @@ import sys
 import time
 from pathlib import Path
 
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.layout import Layout, Recompute, Shard
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.models import model_named
 from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.step.blocks import transformer_step

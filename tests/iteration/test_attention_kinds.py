@@ -10,15 +10,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import box_of
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import read_job
 from coppice.iteration.layout import Layout
+from coppice.iteration.machine import box_of
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
-from coppice.iteration.step.block import BACKWARD, FORWARD
 from coppice.iteration.step.blocks import end_blocks, layer_block
 from coppice.iteration.step.exchanges import exchange_seconds
+from coppice.iteration.step.plan import BACKWARD, FORWARD
 from coppice.iteration.transformer import Transformer, layer_kinds
 from coppice.iteration.workload.operators import AttentionProducts
 from coppice.iteration.workload.times import operator_seconds

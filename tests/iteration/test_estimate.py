@@ -11,7 +11,6 @@ import pytest
 
 from coppice.bounds import bound
 from coppice.errors import InputError
-from coppice.iteration.boxes import box_of, cluster_of, constants_borrowed, device_in
 from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import estimate
@@ -20,7 +19,7 @@ from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.layout import Layout, Recompute, Shard
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import Cluster, box_of, cluster_of, constants_borrowed, device_in
 from coppice.iteration.memory import MemoryFit, fit_of, memory_of
 from coppice.iteration.models import MODELS, model_named
 from coppice.iteration.pipeline.orders import interleaved

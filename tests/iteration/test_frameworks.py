@@ -9,12 +9,12 @@ import pytest
 
 from coppice.errors import InputError
 from coppice.iteration.accuracy import QUANTILES, estimate_range
-from coppice.iteration.boxes import box_of
 from coppice.iteration.frameworks import ATTENTION, FRAMEWORKS, SOFTMAX, framework_named
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.layout import dealt_layers
+from coppice.iteration.machine import box_of
 from coppice.iteration.memory import memory_of
 
 JOB = """

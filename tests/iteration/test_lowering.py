@@ -13,7 +13,7 @@ from coppice.errors import InputError
 from coppice.iteration.pipeline.order import Work
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.pipeline.stages import StageTimes
-from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.passes import StepGraph
 from coppice.iteration.step.plan import LayerPass, Message
 from coppice.iteration.step.workloads import layers_graph, stages_graph
 from coppice.iteration.tasks import lower_bounds, run_tasks

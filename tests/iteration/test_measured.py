@@ -15,9 +15,9 @@ from hypothesis import strategies as st
 from coppice.bounds import Problem, bound
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.costs.calibrated import CalibratedCosts
 from coppice.iteration.costs.group import RankGroup
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.measured.table import AttentionRow, CopyRow, DeviceTable, MatrixRow, read_device_table
 from coppice.topology.model import Topology
 from coppice.topology.operations import set_link_rate

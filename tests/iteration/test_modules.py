@@ -12,8 +12,8 @@ from pathlib import Path
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.layers import read_workload
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.modules import tracing
 from coppice.iteration.modules.timed import time_module
 from coppice.iteration.modules.tracing import ModuleTrace, TraceRequest, TraceResult, trace_module

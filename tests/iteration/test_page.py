@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.layout import Layout
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.page.page import iteration_html, report_of_step
 from coppice.iteration.page.timeline import MOST_TASKS, timeline_rows

@@ -12,7 +12,6 @@ from hypothesis import strategies as st
 
 from coppice.errors import InputError
 from coppice.iteration.accuracy import estimate_range
-from coppice.iteration.boxes import box_of, capped, cluster_of
 from coppice.iteration.costs.traffic import job_demands
 from coppice.iteration.devices import DEVICES, Cap
 from coppice.iteration.estimate import estimate
@@ -20,11 +19,10 @@ from coppice.iteration.frameworks import FRAMEWORKS
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
-from coppice.iteration.layout import MODULES, Layout, Recompute, Shard
-from coppice.iteration.machine import Cluster
+from coppice.iteration.layout import MODULES, Layout, Recompute, Shard, recomputed_layers
+from coppice.iteration.machine import Cluster, box_of, capped, cluster_of
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
-from coppice.iteration.recomputation import recomputed_layers
 from coppice.iteration.step.blocks import layer_block, transformer_step
 from coppice.iteration.step.exchanges import crossing_share
 from coppice.iteration.transformer import Transformer

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.estimate import estimate
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.layout import Layout, Recompute
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.state_space import CHUNK, StateSpace

@@ -12,9 +12,9 @@ import numpy as np
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.estimate import estimate
 from coppice.iteration.layout import Layout, Recompute, Shard
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.models import MODELS
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.orders import ORDERS
@@ -22,10 +22,17 @@ from coppice.iteration.policies.catalogue import policies_of
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy
 from coppice.iteration.policies.step_plans import plan_named, stage_workload
 from coppice.iteration.predicted import predict
-from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.blocks import transformer_step
 from coppice.iteration.step.lower import lower
-from coppice.iteration.step.plan import StepPlan
+from coppice.iteration.step.plan import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTE,
+    GroupExchange,
+    LayerBlock,
+    Step,
+    StepPlan,
+)
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.tasks import run_tasks
 from coppice.iteration.trace import write_task_trace

@@ -16,8 +16,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.export.chakra import wire
 from coppice.export.chakra.traces import chakra_trace
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.kineto import read_kineto
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.traces.kinds import (
     TraceKind,
     kind_of,

@@ -9,24 +9,23 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.devices import CALIBRATIONS, DEVICES
 from coppice.iteration.estimate import estimate
 from coppice.iteration.frameworks import FRAMEWORKS
 from coppice.iteration.job.composed import step_of
 from coppice.iteration.job.job import KindOfBox, Machines
 from coppice.iteration.layout import Layout, Recompute, Shard
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import Cluster, cluster_of
 from coppice.iteration.measured.table import AttentionRow, CopyRow, DeviceTable, MatrixRow
 from coppice.iteration.memory import layer_bytes, memory_of
-from coppice.iteration.models import MODELS
+from coppice.iteration.models import MODELS, any_model
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.predicted import predict
 from coppice.iteration.search import estimate_of
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Transformer
-from coppice.iteration.workload.catalogue import LAYERED_MODELS, any_model
+from coppice.iteration.workload.nets import LAYERED_MODELS
 from coppice.iteration.workload.times import layer_workload, product_seconds
 from coppice.iteration.workload.transformers import transformer_row
 from coppice.topology.presets import preset

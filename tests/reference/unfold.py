@@ -11,7 +11,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.errors import InputError
-from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.passes import StepGraph
 from coppice.iteration.tasks import TaskGraph
 from coppice.rows import offsets
 

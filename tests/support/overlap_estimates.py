@@ -25,8 +25,8 @@ from torch.distributed.device_mesh import init_device_mesh
 from torch.distributed.tensor import Partial, Replicate, Shard, distribute_tensor
 from torch.testing._internal.distributed.fake_pg import FakeStore
 
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.layout import Layout
+from coppice.iteration.machine import cluster_of
 from coppice.topology.presets import preset
 from coppice.training.torch import runtime_estimation
 

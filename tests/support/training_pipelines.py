@@ -10,7 +10,7 @@ import torch
 from torch import nn
 
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
-from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.passes import StepGraph
 from coppice.iteration.tasks import run_tasks
 
 WIDTH = 6

@@ -8,11 +8,11 @@ from typing import Any
 
 import pytest
 
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.costs.calibrated import costs_of
 from coppice.iteration.costs.group import RankGroup
 from coppice.iteration.costs.profile import groups_of
 from coppice.iteration.layout import Layout
+from coppice.iteration.machine import cluster_of
 from coppice.topology.presets import preset
 from support.pages import coppice
 from support.rank_processes import rank_codes

@@ -29,15 +29,14 @@ import numpy as np
 
 from coppice.errors import InputError
 from coppice.files import decode_utf8
-from coppice.iteration.boxes import CONSTANTS
 from coppice.iteration.job.file import with_values
 from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.job.tables import JobRecord
 from coppice.iteration.layout import Layout
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import CONSTANTS, Cluster
 from coppice.iteration.traces.kinds import read_trace_bytes
 from coppice.iteration.transformer import Transformer
-from coppice.iteration.workload.catalogue import LayeredModel
+from coppice.iteration.workload.nets import LayeredModel
 from coppice.text import plural
 
 TENTH = 1.2816
@@ -130,7 +129,7 @@ def estimate_range(cluster: Cluster) -> EstimateRange:
     """The range of estimates on a cluster.
 
     Examples:
-        >>> from coppice.iteration.boxes import box_of
+        >>> from coppice.iteration.machine import box_of
         >>> found = estimate_range(box_of("H100"))
         >>> found.low < 1 < found.high, found.like
         (True, 'megatron on H100')

@@ -10,10 +10,17 @@ from dataclasses import asdict, dataclass
 from enum import StrEnum
 
 from coppice.iteration.frameworks import MEGATRON, Framework
-from coppice.iteration.layout import Layout, Recompute, Shard, dealt_layers
-from coppice.iteration.recomputation import alike, dropped_bytes, recomputed_layers
+from coppice.iteration.layout import (
+    Layout,
+    Recompute,
+    Shard,
+    alike,
+    dealt_layers,
+    dropped_bytes,
+    recomputed_layers,
+)
 from coppice.iteration.transformer import Transformer
-from coppice.iteration.workload.catalogue import LayeredModel
+from coppice.iteration.workload.nets import LayeredModel
 
 _WEIGHT, _ADAM = 2, 12  # bytes for each parameter
 TIGHT = 0.92, 1.08

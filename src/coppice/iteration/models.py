@@ -7,6 +7,7 @@ from typing import Any
 
 from coppice.errors import InputError
 from coppice.iteration.transformer import Transformer
+from coppice.iteration.workload.nets import LAYERED_MODELS, LayeredModel
 from coppice.text import suggestion
 
 
@@ -238,3 +239,17 @@ def model_named(name: str) -> Transformer:
     if name not in MODELS:
         raise InputError(f"expected a model, found {name!r}: {suggestion(name, MODELS)}")
     return MODELS[name]
+
+
+def any_model(name: str) -> Transformer | LayeredModel:
+    """Look up a model by name.
+
+    Examples:
+        >>> [round(any_model(name).parameters) for name in ("vgg-16", "bert-large")]
+        [138357544, 335141888]
+    """
+    if name in LAYERED_MODELS:
+        return LAYERED_MODELS[name]()
+    if name in MODELS:
+        return MODELS[name]
+    raise InputError(f"expected a model, found {name!r}: {suggestion(name, [*MODELS, *LAYERED_MODELS])}")

@@ -21,7 +21,7 @@ from coppice.iteration.predicted import predict
 from coppice.iteration.step.blocks import optimizer_seconds, step_of_model, usual_overlap
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Transformer
-from coppice.iteration.workload.catalogue import LayeredModel
+from coppice.iteration.workload.nets import LayeredModel
 from coppice.iteration.workload.times import layer_workload
 
 
@@ -35,8 +35,8 @@ def estimate_of(model: Transformer | LayeredModel, layout: Layout, cluster: Clus
         layout: How it lies on the GPUs.
 
     Examples:
-        >>> from coppice.iteration.boxes import cluster_of
-        >>> from coppice.iteration.workload.catalogue import resnet
+        >>> from coppice.iteration.machine import cluster_of
+        >>> from coppice.iteration.workload.nets import resnet
         >>> from coppice.topology.presets import preset
         >>> layout = Layout(data=16, micro_batch=256, global_batch=4096)
         >>> found = estimate_of(resnet(50), layout, cluster_of(preset("dgx-a100", boxes=2)))

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
     from coppice.iteration.step.simulated import SimulatedStep
     from coppice.iteration.traces.replay import ExecutionTrace, ReplayedTraces
     from coppice.iteration.transformer import Transformer
-    from coppice.iteration.workload.catalogue import LayeredModel
+    from coppice.iteration.workload.nets import LayeredModel
     from coppice.topology.model import Topology
     from coppice.training.autolrs.log import SearchLog
 
@@ -106,7 +106,7 @@ class MachinesOptions(Struct, frozen=True, kw_only=True):
             if self.boxes is not None:
                 raise InputError("`boxes` goes with `topology`: name a preset, such as dgx-a100.")
             return None
-        from coppice.iteration.boxes import box_of, cluster_of
+        from coppice.iteration.machine import box_of, cluster_of
         from coppice.topology.load import load
 
         if self.topology is None:
@@ -387,8 +387,8 @@ def models() -> dict[str, Transformer | LayeredModel]:
         >>> round(coppice.train.models()["gpt-175b"].parameters / 1e9)
         175
     """
-    from coppice.iteration.models import MODELS
-    from coppice.iteration.workload.catalogue import LAYERED_MODELS, any_model
+    from coppice.iteration.models import MODELS, any_model
+    from coppice.iteration.workload.nets import LAYERED_MODELS
 
     return {name: any_model(name) for name in (*MODELS, *LAYERED_MODELS)}
 

@@ -14,7 +14,6 @@ from coppice.bounds.together.least import least_time
 from coppice.collectives import Collective
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.costs import simulated
 from coppice.iteration.costs.calibrated import CalibratedCosts, costs_of
 from coppice.iteration.costs.chosen import Pick, body_of, known_algorithms
@@ -30,7 +29,7 @@ from coppice.iteration.costs.simulated import (
 from coppice.iteration.costs.traffic import axis_groups, degree_demands, job_demands
 from coppice.iteration.estimate import estimate
 from coppice.iteration.layout import Layout, Recompute, Shard
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import Cluster, cluster_of
 from coppice.iteration.models import MODELS
 from coppice.selection import select
 from coppice.simulation.jobs import Job, simulate_together

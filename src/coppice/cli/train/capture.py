@@ -196,7 +196,7 @@ _PARTS = {
 def _job_text(found: CapturedScript) -> str:
     """The job in one line."""
     from coppice.iteration.job.job import layout_of
-    from coppice.iteration.recomputation import recomputation_text
+    from coppice.iteration.layout import recomputation_text
 
     record = found.job.record
     if record is None:

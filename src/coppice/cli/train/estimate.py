@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from coppice.iteration.job.what_if import WhatIf, WhatIfRow
     from coppice.iteration.step.simulated import SimulatedStep
     from coppice.iteration.transformer import Transformer
-    from coppice.iteration.workload.catalogue import LayeredModel
+    from coppice.iteration.workload.nets import LayeredModel
     from coppice.outputs.shapes.training import AnchorJson, ExpectedRangeJson, WayJson
 
 

@@ -39,7 +39,7 @@ def load_job(options: JobOptions) -> TrainingJob:
 
 def note_constants(job: TrainingJob) -> None:
     """Print a note about GPUs whose constants were fitted to another one."""
-    from coppice.iteration.boxes import constants_borrowed
+    from coppice.iteration.machine import constants_borrowed
 
     told = (constants_borrowed(each.cluster) for each in job.machines.kinds)
     for words in dict.fromkeys(filter(None, told)):
@@ -76,11 +76,11 @@ def job(
 
     import msgspec
 
-    from coppice.iteration.boxes import gpu_text
     from coppice.iteration.job.file import read_job_record
     from coppice.iteration.job.job import job_of
     from coppice.iteration.job.tables import JobRecord
-    from coppice.iteration.recomputation import recomputation_text
+    from coppice.iteration.layout import recomputation_text
+    from coppice.iteration.machine import gpu_text
     from coppice.iteration.transformer import Transformer
 
     if schema:

@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import math
-from collections.abc import Mapping
 from dataclasses import dataclass
 
 from coppice.errors import InputError
-from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup, crossing
-from coppice.iteration.machine import Cluster
-
-ROUNDS = {"all_reduce": 2, "reduce_scatter": 1, "all_gather": 1}
-"""Times that the ring of a collective goes around."""
+from coppice.iteration.costs.group import COLLECTIVES, CollectiveCost, CollectiveCosts, RankGroup
+from coppice.iteration.machine import ROUNDS, Cluster
 
 
 @dataclass(frozen=True)
@@ -19,7 +14,7 @@ class CalibratedCosts:
     """Collective costs by the cluster's ``ring_seconds``, ``exchange_seconds`` and ``send_seconds``.
 
     Examples:
-        >>> from coppice.iteration.boxes import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.topology.presets import preset
         >>> costs = CalibratedCosts(cluster_of(preset("dgx-a100", boxes=4)))
         >>> found = costs.cost("all_reduce", 2**30, RankGroup(8, 1))
@@ -45,47 +40,8 @@ class CalibratedCosts:
         else:
             rounds, share = ROUNDS[collective], cluster.gradient_share if gradients else 0.0
             seconds = cluster.ring_seconds(size_bytes, group.ranks, group.stride, rounds=rounds, share=share)
-        loads = link_loads(cluster, collective, size_bytes, group, seconds)
+        loads = cluster.link_loads(collective, size_bytes, group, seconds)
         return CollectiveCost(seconds, max(loads, key=lambda link: loads[link], default=""), loads)
-
-
-def link_loads(
-    cluster: Cluster,
-    collective: str,
-    size_bytes: float,
-    group: RankGroup,
-    seconds: float,
-    *,
-    once: float | None = None,
-) -> Mapping[str, float]:
-    """Share of the time for which links inside boxes and NICs are busy at full rate.
-
-    Args:
-        size_bytes: Bytes of the whole buffer of a rank.
-        seconds: Time that the collective takes.
-        once: Of an all-to-all the share of what leaves a box that does, where nothing goes to a box more than once, and
-            fans out there; None: all.
-    """
-    if group.ranks == 1 or not (size_bytes and seconds and math.isfinite(seconds)):
-        return {}
-    if cluster.costs is not None:
-        return cluster.costs.cost(collective, size_bytes, group).loads
-    box, out = cluster.device.box, crossing(group.ranks, group.stride, cluster.device.box)
-    inside = min(group.ranks, max(1, box // group.stride))
-    if collective == "send":
-        near, far = float(group.stride < box), float(out.sends)
-    elif collective == "all_to_all":
-        fans_out = once is not None and inside < group.ranks
-        near = (inside - 1) / (inside if fans_out else group.ranks)
-        far = out.exchanged * (1.0 if once is None else once)
-    else:
-        moved = ROUNDS[collective] * (group.ranks - 1) / group.ranks
-        near, far = moved * (inside > 1), moved * out.groups
-    busy = {
-        "NVLink": near * size_bytes / cluster.device.link_bytes_per_second if near else 0.0,
-        "NIC": far * size_bytes / cluster.nic_bytes_per_second if far else 0.0,
-    }
-    return {name: min(1.0, used / seconds) for name, used in busy.items() if used}
 
 
 def costs_of(cluster: Cluster) -> CollectiveCosts:

@@ -59,7 +59,7 @@ def torch_profile(costs: CollectiveCosts, layout: Layout) -> dict[str, Any]:
         layout: How a job lies on the GPUs.
 
     Examples:
-        >>> from coppice.iteration.boxes import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.iteration.costs.calibrated import costs_of
         >>> from coppice.topology.presets import preset
         >>> made = torch_profile(costs_of(cluster_of(preset("dgx-a100"))), Layout(tensor=8))

@@ -17,10 +17,9 @@ from numpy.typing import NDArray
 from coppice.bounds.together.demands import GroupDemand
 from coppice.errors import InputError
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.layout import Layout, Shard
-from coppice.iteration.recomputation import kinds_of, repeats_routing, sums_of
+from coppice.iteration.layout import Layout, Shard, kinds_of, repeats_routing, sums_of
 from coppice.iteration.transformer import Transformer
-from coppice.iteration.workload.catalogue import LayeredModel
+from coppice.iteration.workload.nets import LayeredModel
 
 _HALF = 2  # bytes of an element of activations, parameters and gradients
 

@@ -28,12 +28,12 @@ from coppice.iteration.policies.step_plans import BASELINE, fast_forward_order, 
 from coppice.iteration.policies.tensor.policy import TensorPolicy, transformed
 from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.iteration.policies.whole.steps import plan_step
-from coppice.iteration.step.block import Step
 from coppice.iteration.step.blocks import step_of_model, usual_overlap
+from coppice.iteration.step.plan import Step
 from coppice.iteration.step.simulated import SimulatedStep, order_for, simulate_step
 from coppice.iteration.tasks import TaskTimes
 from coppice.iteration.transformer import Transformer
-from coppice.iteration.workload.catalogue import LayeredModel
+from coppice.iteration.workload.nets import LayeredModel
 from coppice.text import suggestion
 
 

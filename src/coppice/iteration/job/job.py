@@ -11,17 +11,16 @@ import msgspec
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import capped, cluster_of
 from coppice.iteration.costs.simulated import CALIBRATED, with_collectives
 from coppice.iteration.devices import Cap
 from coppice.iteration.frameworks import ATTENTION, SOFTMAX, Framework, framework_named
 from coppice.iteration.job.tables import ClusterTable, JobRecord, LayoutTable, ModelTable, RunTable
 from coppice.iteration.layout import Layout, Recompute, Shard
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import Cluster, capped, cluster_of
 from coppice.iteration.measured.table import DeviceTable, read_device_table
-from coppice.iteration.models import MODELS
+from coppice.iteration.models import MODELS, any_model
 from coppice.iteration.transformer import Transformer
-from coppice.iteration.workload.catalogue import LAYERED_MODELS, LayeredModel, any_model
+from coppice.iteration.workload.nets import LAYERED_MODELS, LayeredModel
 from coppice.simulation.models import model_of as time_model_of
 from coppice.text import suggestion
 from coppice.topology.load import load

@@ -17,12 +17,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import CONSTANTS
 from coppice.iteration.devices import CALIBRATIONS, DEVICES, UNCAPPED
 from coppice.iteration.job.composed import simulated_job
 from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob, device_of
 from coppice.iteration.layout import Layout
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import CONSTANTS, Cluster
 from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.search import search_layouts
 from coppice.text import seconds_text, suggestion

@@ -12,7 +12,7 @@ import msgspec
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.passes import StepGraph
 from coppice.text import parse_size
 
 _UNIT = re.compile(r"[KMGTB]\s*$", re.IGNORECASE)

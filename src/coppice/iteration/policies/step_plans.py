@@ -27,8 +27,16 @@ from coppice.iteration.policies.data_parallel.sharded import (
 )
 from coppice.iteration.policies.pipelined.fold3d import Fold3D, forward_share
 from coppice.iteration.policies.policy import ConfiguredPolicy
-from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, LayerBlock, Step
-from coppice.iteration.step.plan import LayerPass, Message, StepPlan
+from coppice.iteration.step.plan import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTE,
+    LayerBlock,
+    LayerPass,
+    Message,
+    Step,
+    StepPlan,
+)
 
 _LEAST = 1e-30  # seconds: of a network that is never the limit
 _STAGE = 2**20  # more than priorities within a stage

@@ -13,16 +13,22 @@ import math
 from collections.abc import Sequence
 from dataclasses import replace
 
-from coppice.iteration.costs.calibrated import link_loads
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.layout import Layout, Recompute, Shard, dealt_layers
+from coppice.iteration.layout import (
+    Layout,
+    Recompute,
+    Shard,
+    dealt_layers,
+    kinds_of,
+    layers_of,
+    repeated_parts,
+)
 from coppice.iteration.machine import Cluster
 from coppice.iteration.memory import layer_bytes
-from coppice.iteration.recomputation import kinds_of, layers_of, repeated_parts
-from coppice.iteration.step.block import BACKWARD, FORWARD, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.exchanges import layer_exchanges, replica_messages, stage_send, tensors_of
+from coppice.iteration.step.plan import BACKWARD, FORWARD, GroupExchange, LayerBlock, Step
 from coppice.iteration.transformer import Transformer
-from coppice.iteration.workload.catalogue import LayeredModel
+from coppice.iteration.workload.nets import LayeredModel
 from coppice.iteration.workload.operators import AttentionProducts, MemoryPasses, ModelLayer
 from coppice.iteration.workload.times import (
     PassSeconds,
@@ -185,7 +191,7 @@ def transformer_step(model: Transformer, layout: Layout, cluster: Cluster) -> St
         layout: How the job lies on the GPUs.
 
     Examples:
-        >>> from coppice.iteration.boxes import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.iteration.models import model_named
         >>> from coppice.topology.presets import preset
         >>> cluster = cluster_of(preset("dgx-a100", boxes=2))
@@ -239,8 +245,8 @@ def layered_step(model: LayeredModel, layout: Layout, cluster: Cluster) -> Step:
     """Step of a sequential model whose replicas split the batch.
 
     Examples:
-        >>> from coppice.iteration.boxes import cluster_of
-        >>> from coppice.iteration.workload.catalogue import dlrm
+        >>> from coppice.iteration.machine import cluster_of
+        >>> from coppice.iteration.workload.nets import dlrm
         >>> from coppice.topology.presets import preset
         >>> layout = Layout(data=16, micro_batch=4096, global_batch=65536)
         >>> step = layered_step(dlrm(), layout, cluster_of(preset("dgx-a100", boxes=2)))
@@ -265,7 +271,7 @@ def _layered_block(layer: ModelLayer, layout: Layout, cluster: Cluster) -> Layer
     took = layer_seconds((layer,), layout.micro_batch, cluster)
     size = layer.exchanged_bytes * layout.micro_batch
     seconds = cluster.exchange_seconds(size, layout.replicas, 1)
-    loads = link_loads(cluster, "all_to_all", size, RankGroup(layout.replicas, 1), seconds)
+    loads = cluster.link_loads("all_to_all", size, RankGroup(layout.replicas, 1), seconds)
     return LayerBlock(
         name=layer.name,
         kind="layer",

@@ -19,12 +19,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Iterable
 
-from coppice.iteration.costs.calibrated import ROUNDS, link_loads
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.layout import Layout, Recompute, Shard
-from coppice.iteration.machine import Cluster
-from coppice.iteration.recomputation import repeated_sums, repeats_routing
-from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange
+from coppice.iteration.layout import Layout, Recompute, Shard, repeated_sums, repeats_routing
+from coppice.iteration.machine import ROUNDS, Cluster
+from coppice.iteration.step.plan import BACKWARD, FORWARD, RECOMPUTE, GroupExchange
 from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.times import PassSeconds
 
@@ -65,7 +63,7 @@ def _sums(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExc
         return []
     size, split = micro_batch_bytes(model, layout), layout.sequence_parallel
     whole = cluster.sum_seconds(size, layout.tensor, split=split)
-    loads = link_loads(cluster, "all_reduce", size, RankGroup(layout.tensor, 1), whole)
+    loads = cluster.link_loads("all_reduce", size, RankGroup(layout.tensor, 1), whole)
     kinds = ("all_gather", "reduce_scatter") if split else ("all_reduce",)
     row = [(when, kind) for when in (FORWARD, BACKWARD) for kind in model.sums * kinds]
     row += [(RECOMPUTE, kind) for kind in repeated_sums(model, layout)]
@@ -105,7 +103,7 @@ def _keys_and_values(
             size_bytes=size,
             when=when,
             seconds=seconds,
-            loads=link_loads(cluster, "all_gather", size, group, seconds),
+            loads=cluster.link_loads("all_gather", size, group, seconds),
         )
         for when, kind, seconds in kinds
         if seconds
@@ -119,8 +117,8 @@ def _routing(model: Transformer, layout: Layout, cluster: Cluster) -> list[Group
     size = micro_batch_bytes(model, layout) * model.routed_share / layout.tensor
     once = crossing_share(model, layout, cluster.device.box) if layout.deduplicated else None
     seconds = cluster.exchange_seconds(size, layout.expert, layout.tensor, once=once)
-    loads = link_loads(
-        cluster, "all_to_all", size, RankGroup(layout.expert, layout.tensor), seconds, once=once
+    loads = cluster.link_loads(
+        "all_to_all", size, RankGroup(layout.expert, layout.tensor), seconds, once=once
     )
     passes = [FORWARD, BACKWARD, *([RECOMPUTE] if repeats_routing(layout) else [])]
     return [
@@ -194,7 +192,7 @@ def _parameters(model: Transformer, layout: Layout, cluster: Cluster) -> list[Gr
                 size_bytes=size,
                 when=when,
                 seconds=seconds,
-                loads=link_loads(cluster, collective, size, group, seconds),
+                loads=cluster.link_loads(collective, size, group, seconds),
             )
         )
 
@@ -219,7 +217,7 @@ def stage_send(model: Transformer, layout: Layout, cluster: Cluster) -> GroupExc
     gathered = 0.0 if layout.sequence_parallel else cluster.ring_seconds(size, layout.tensor, 1, rounds=1)
     size /= layout.tensor
     seconds = cluster.send_seconds(size, stride, layout.pipeline) + gathered
-    loads = link_loads(cluster, "send", size, RankGroup(layout.pipeline, stride), seconds)
+    loads = cluster.link_loads("send", size, RankGroup(layout.pipeline, stride), seconds)
     return GroupExchange(group="pp", collective="send", size_bytes=size, seconds=seconds, loads=loads)
 
 
@@ -238,7 +236,7 @@ def replica_messages(
             size_bytes / count, layout.replicas, layout.sharing, layout.tensor, collective=collective
         )
         ranks = layout.sharing if collective == "all_gather" else layout.replicas
-        loads = link_loads(cluster, collective, size_bytes, RankGroup(ranks, layout.tensor), seconds)
+        loads = cluster.link_loads(collective, size_bytes, RankGroup(ranks, layout.tensor), seconds)
         return GroupExchange(
             group="dp", collective=collective, size_bytes=size_bytes, seconds=seconds, loads=loads
         )

@@ -8,45 +8,28 @@ are one computation and their exchanges behind it. Micro-batches are alike, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from functools import partial
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.iteration.pipeline.order import NEEDS, StagePass, Work
-from coppice.iteration.step.block import Step
-from coppice.iteration.step.passes import Kind, Row, Rows, TemplateTable, graph_of_templates
-from coppice.iteration.step.plan import Message, StepPlan
+from coppice.iteration.step.passes import (
+    Dependencies,
+    Kind,
+    Row,
+    Rows,
+    StepGraph,
+    StepTaskNames,
+    TemplateTable,
+    graph_of_templates,
+)
+from coppice.iteration.step.plan import Message, Step, StepPlan
 from coppice.iteration.tasks import TaskGraph
 from coppice.rows import offsets, ranges
 
 _Ints = NDArray[np.int64]
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class StepGraph:
-    """Task graph of consecutive iterations of a step."""
-
-    graph: TaskGraph  # The tasks, iteration after iteration
-    count: int  # Number of iterations
-    device: NDArray[np.int32]  # Pipeline device of each task of an iteration
-    kind: NDArray[np.int32]  # What it is, as a number into `kinds`
-    kinds: tuple[Kind, ...]  # What tasks are
-    program: NDArray[np.bool_]  # Whether it is of the program of its device: one after the other
-    mark: int  # The task of an iteration at whose end the next one begins
-    first: Sequence[int]  # For each iteration, the task whose start begins it
-    # For each iteration the tasks with whose ends it is over: the last passes of stages, then the messages
-    last: Sequence[Sequence[int]]
-
-    @property
-    def size(self) -> int:
-        """Tasks per iteration."""
-        return len(self.device)
-
-    def marks(self) -> _Ints:
-        """Last task of each iteration."""
-        return self.mark + self.size * np.arange(self.count, dtype=np.int64)
 
 
 def lower(
@@ -67,7 +50,7 @@ def lower(
 
     Examples:
         >>> from coppice.iteration.pipeline.orders import gpipe
-        >>> from coppice.iteration.step.block import LayerBlock
+        >>> from coppice.iteration.step.plan import LayerBlock
         >>> one = LayerBlock(name="one", kind="layer", forward=1.0, input_gradient=1.0, weight_gradient=1.0)
         >>> made = lower(Step(stages=((one,), (one,)), micro_batches=2), StepPlan(order=gpipe(2, 2)))
         >>> [made.graph.names[task] for task in made.last[0]]
@@ -80,67 +63,6 @@ def lower(
 _WORKS = tuple(Work)
 CODE = {work: code for code, work in enumerate(_WORKS)}
 """Number of each kind of pass."""
-
-
-class _StepTaskNames(Sequence[str]):
-    """Names of tasks, made on demand.
-
-    Args:
-        passes: Names of the tasks of passes.
-        rest: Names of the tasks after those of passes, section by section, and how many there are.
-    """
-
-    def __init__(
-        self,
-        passes: Callable[[int], str],
-        count: int,
-        rest: Sequence[tuple[Callable[[int], str], int]],
-        times: int,
-        *,
-        numbered: bool,
-    ) -> None:
-        self._numbered = numbered
-        self._words = [passes, *(words for words, _ in rest)]
-        self._first = np.cumsum([0, count, *(count for _, count in rest)])
-        self._size, self._times = int(self._first[-1]), times
-
-    def __len__(self) -> int:
-        return self._size * self._times
-
-    def __getitem__(self, task: int | slice) -> str | Sequence[str]:  # type: ignore[override]
-        if isinstance(task, slice):
-            return [str(self[each]) for each in range(*task.indices(len(self)))]
-        if not 0 <= task < len(self):
-            raise IndexError(task)
-        iteration, own = divmod(int(task), self._size)
-        section = int(np.searchsorted(self._first, own, side="right")) - 1
-        name = self._words[section](own - int(self._first[section]))
-        return f"{name} of {iteration}" if self._numbered else name
-
-
-class Dependencies:
-    """Pairs of tasks, the first after the second's end."""
-
-    def __init__(self) -> None:
-        self._columns: list[tuple[_Ints, _Ints]] = []
-        self._task: list[int] = []
-        self._after: list[int] = []
-
-    def pair(self, task: int, after: int) -> None:
-        """Add a dependency."""
-        self._task.append(task)
-        self._after.append(after)
-
-    def add(self, task: _Ints | int, after: _Ints | int) -> None:
-        """Add dependencies pair by pair; a single number pairs with all."""
-        first, second = np.broadcast_arrays(np.asarray(task, np.int64), np.asarray(after, np.int64))
-        self._columns.append((first.ravel(), second.ravel()))
-
-    def columns(self) -> tuple[_Ints, _Ints]:
-        """All pairs as columns."""
-        pairs = np.asarray(self._task, dtype=np.int64), np.asarray(self._after, dtype=np.int64)
-        task, after = zip(*self._columns, pairs, strict=True)
-        return np.concatenate(task), np.concatenate(after)
 
 
 class _Lowering:
@@ -305,7 +227,7 @@ class _Lowering:
         later, earlier = self.across.columns()
         step = self.size * np.arange(count, dtype=np.int64)[:, None]
         template = np.concatenate(self.templates)
-        names = _StepTaskNames(self._name, self.program, self.sections, count, numbered=self.plan.numbered)
+        names = StepTaskNames(self._name, self.program, self.sections, count, numbered=self.plan.numbered)
         own = np.concatenate([(task + step).ravel(), (later + step[1:]).ravel()])
         before = np.concatenate([(after + step).ravel(), (earlier + step[:-1]).ravel()])
         ahead, of_next = self.ahead.columns()

@@ -1,11 +1,11 @@
-"""Passes of stages as rows of task templates: each as one task, or block by block.
+"""Tasks of a step: passes of stages as rows of templates, each as one task or block by block; and the graph of them.
 
 Equal tasks share a template, so that graphs of many micro-batches are built by table look-up.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -13,8 +13,17 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.iteration.pipeline.order import StagePass, Work
-from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
-from coppice.iteration.step.plan import LayerPass, Message, StepPlan
+from coppice.iteration.step.plan import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTE,
+    GroupExchange,
+    LayerBlock,
+    LayerPass,
+    Message,
+    Step,
+    StepPlan,
+)
 from coppice.iteration.tasks import TaskGraph
 from coppice.rows import offsets, ranges
 
@@ -301,3 +310,89 @@ class Rows:
         for kind, total in seconds.items():
             loads = {link: busy / total for link, busy in taken[kind].items()}
             row.add(f"{name} {kind}".strip(), self.template_table.add(stream, kind, device, total, loads))
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class StepGraph:
+    """Task graph of consecutive iterations of a step."""
+
+    graph: TaskGraph  # The tasks, iteration after iteration
+    count: int  # Number of iterations
+    device: NDArray[np.int32]  # Pipeline device of each task of an iteration
+    kind: NDArray[np.int32]  # What it is, as a number into `kinds`
+    kinds: tuple[Kind, ...]  # What tasks are
+    program: NDArray[np.bool_]  # Whether it is of the program of its device: one after the other
+    mark: int  # The task of an iteration at whose end the next one begins
+    first: Sequence[int]  # For each iteration, the task whose start begins it
+    # For each iteration the tasks with whose ends it is over: the last passes of stages, then the messages
+    last: Sequence[Sequence[int]]
+
+    @property
+    def size(self) -> int:
+        """Tasks per iteration."""
+        return len(self.device)
+
+    def marks(self) -> _Ints:
+        """Last task of each iteration."""
+        return self.mark + self.size * np.arange(self.count, dtype=np.int64)
+
+
+class StepTaskNames(Sequence[str]):
+    """Names of tasks, made on demand.
+
+    Args:
+        passes: Names of the tasks of passes.
+        rest: Names of the tasks after those of passes, section by section, and how many there are.
+    """
+
+    def __init__(
+        self,
+        passes: Callable[[int], str],
+        count: int,
+        rest: Sequence[tuple[Callable[[int], str], int]],
+        times: int,
+        *,
+        numbered: bool,
+    ) -> None:
+        self._numbered = numbered
+        self._words = [passes, *(words for words, _ in rest)]
+        self._first = np.cumsum([0, count, *(count for _, count in rest)])
+        self._size, self._times = int(self._first[-1]), times
+
+    def __len__(self) -> int:
+        return self._size * self._times
+
+    def __getitem__(self, task: int | slice) -> str | Sequence[str]:  # type: ignore[override]
+        if isinstance(task, slice):
+            return [str(self[each]) for each in range(*task.indices(len(self)))]
+        if not 0 <= task < len(self):
+            raise IndexError(task)
+        iteration, own = divmod(int(task), self._size)
+        section = int(np.searchsorted(self._first, own, side="right")) - 1
+        name = self._words[section](own - int(self._first[section]))
+        return f"{name} of {iteration}" if self._numbered else name
+
+
+class Dependencies:
+    """Pairs of tasks, the first after the second's end."""
+
+    def __init__(self) -> None:
+        self._columns: list[tuple[_Ints, _Ints]] = []
+        self._task: list[int] = []
+        self._after: list[int] = []
+
+    def pair(self, task: int, after: int) -> None:
+        """Add a dependency."""
+        self._task.append(task)
+        self._after.append(after)
+
+    def add(self, task: _Ints | int, after: _Ints | int) -> None:
+        """Add dependencies pair by pair; a single number pairs with all."""
+        first, second = np.broadcast_arrays(np.asarray(task, np.int64), np.asarray(after, np.int64))
+        self._columns.append((first.ravel(), second.ravel()))
+
+    def columns(self) -> tuple[_Ints, _Ints]:
+        """All pairs as columns."""
+        pairs = np.asarray(self._task, dtype=np.int64), np.asarray(self._after, dtype=np.int64)
+        task, after = zip(*self._columns, pairs, strict=True)
+        return np.concatenate(task), np.concatenate(after)

@@ -12,10 +12,9 @@ from numpy.typing import NDArray
 from coppice.errors import InputError
 from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import ORDERS
-from coppice.iteration.step.block import Step
-from coppice.iteration.step.lower import StepGraph, lower
-from coppice.iteration.step.passes import Kind
-from coppice.iteration.step.plan import StepPlan
+from coppice.iteration.step.lower import lower
+from coppice.iteration.step.passes import Kind, StepGraph
+from coppice.iteration.step.plan import Step, StepPlan
 from coppice.iteration.tasks import LowerBounds, TaskGraph, TaskTimes, lower_bounds, on_grid, run_tasks
 
 _Floats = NDArray[np.float64]
@@ -210,7 +209,7 @@ def simulate_step(
     Examples:
         Two stages of unit passes, four micro-batches: a bubble of one forward and one backward pass.
 
-        >>> from coppice.iteration.step.block import LayerBlock
+        >>> from coppice.iteration.step.plan import LayerBlock
         >>> block = LayerBlock(name="one", kind="layer", forward=1.0, input_gradient=1.0, weight_gradient=1.0)
         >>> step = Step(stages=((block,), (block,)), micro_batches=4)
         >>> found = simulate_step(step, StepPlan(order=ORDERS["1f1b"](2, 4, 1), sends_block=True))

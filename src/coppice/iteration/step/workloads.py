@@ -17,9 +17,9 @@ from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 from coppice.iteration.pipeline.stages import StageTimes
-from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
-from coppice.iteration.step.lower import StepGraph, lower
-from coppice.iteration.step.plan import LayerPass, Message, StepPlan
+from coppice.iteration.step.lower import lower
+from coppice.iteration.step.passes import StepGraph
+from coppice.iteration.step.plan import GroupExchange, LayerBlock, LayerPass, Message, Step, StepPlan
 from coppice.iteration.tasks import run_tasks
 
 _ONE_DEVICE = PipelineOrder(

@@ -22,7 +22,7 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.machine import Cluster
 from coppice.iteration.state_space import BACKWARD_SCAN, VECTOR_SHARE
 from coppice.iteration.transformer import Transformer
-from coppice.iteration.workload.catalogue import LayeredModel
+from coppice.iteration.workload.nets import LayeredModel
 from coppice.iteration.workload.operators import (
     AttentionProducts,
     MatrixProduct,
@@ -184,7 +184,7 @@ def operator_seconds(each: Operator, samples: float, cluster: Cluster) -> PassSe
     """Times of an operator on one GPU.
 
     Examples:
-        >>> from coppice.iteration.boxes import box_of
+        >>> from coppice.iteration.machine import box_of
         >>> product = MatrixProduct(rows=2048, n=4096, k=4096)
         >>> found = operator_seconds(product, 4, box_of("H100"))
         >>> f"{found.forward * 1e6:.0f} us", found.backward / found.forward
@@ -266,8 +266,8 @@ def layer_workload(
     """Workload of a data-parallel model, layer by layer, for gradient policies.
 
     Examples:
-        >>> from coppice.iteration.boxes import cluster_of
-        >>> from coppice.iteration.workload.catalogue import resnet
+        >>> from coppice.iteration.machine import cluster_of
+        >>> from coppice.iteration.workload.nets import resnet
         >>> from coppice.topology.presets import preset
         >>> found = layer_workload(resnet(50), cluster_of(preset("dgx-a100")), workers=8, samples=64)
         >>> found.layers, round(sum(found.bytes))

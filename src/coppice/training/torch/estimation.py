@@ -9,12 +9,11 @@ from typing import Any
 import torch
 
 from coppice.errors import CheckError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.costs.calibrated import costs_of
 from coppice.iteration.costs.group import CollectiveCosts, RankGroup
 from coppice.iteration.costs.profile import PROFILED, collective_seconds, groups_of
 from coppice.iteration.layout import Layout
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import Cluster, cluster_of
 from coppice.topology.model import Topology
 
 RuntimeEstimation = Callable[[Any, int | None], float | None]
@@ -35,7 +34,7 @@ def runtime_estimation(
 
     Raises:
         CheckError: If this torch keeps what is needed elsewhere; it is private there.
-        InputError: As :func:`coppice.iteration.boxes.cluster_of`.
+        InputError: As :func:`coppice.iteration.machine.cluster_of`.
     """
     try:
         from torch._inductor.fx_passes.profile_guided_estimation import _get_collective_info

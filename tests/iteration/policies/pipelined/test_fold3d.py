@@ -16,8 +16,7 @@ from coppice.iteration.policies.pipelined.breadth_first import sharded_traffic
 from coppice.iteration.policies.pipelined.fold3d import Fold3D, forward_share
 from coppice.iteration.policies.step_plans import fast_forward_order, fold3d_messages, plan_named, stage_times
 from coppice.iteration.predicted import predict
-from coppice.iteration.step.block import GroupExchange, LayerBlock, Step
-from coppice.iteration.step.plan import StepPlan
+from coppice.iteration.step.plan import GroupExchange, LayerBlock, Step, StepPlan
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.tasks import run_tasks
 from iteration.policies.workloads import workload_of

@@ -9,8 +9,8 @@ from fractions import Fraction
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.layout import Layout, Recompute
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.models import model_named
 from coppice.iteration.policies.tensor.degrees import DegreeProblem, TransformerBytes, degree_problem
 from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock, RegroupedHalves

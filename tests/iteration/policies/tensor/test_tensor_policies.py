@@ -8,19 +8,19 @@ from dataclasses import replace
 import pytest
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.job.composed import Composition, composition_of, simulated_job, step_of
 from coppice.iteration.job.file import parse_job_record
 from coppice.iteration.job.job import job_of
 from coppice.iteration.layout import Layout, Recompute, Shard
+from coppice.iteration.machine import cluster_of
 from coppice.iteration.models import model_named
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.policies.catalogue import policies_of, policy_named
 from coppice.iteration.policies.step_plans import plan_named
 from coppice.iteration.policies.tensor.half_batches import HalfBatches, HalvedBlock
 from coppice.iteration.policies.tensor.policy import TensorPolicy, transformed
-from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.blocks import transformer_step
+from coppice.iteration.step.plan import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.step.simulated import simulate_step
 from coppice.iteration.tasks import run_tasks
 from coppice.topology.presets import preset

@@ -25,8 +25,16 @@ from coppice.iteration.policies.whole.operations import (
 )
 from coppice.iteration.policies.whole.steps import plan_step, step_operations
 from coppice.iteration.policies.whole.syndicate import Syndicate
-from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
-from coppice.iteration.step.plan import Message, StepPlan
+from coppice.iteration.step.plan import (
+    BACKWARD,
+    FORWARD,
+    RECOMPUTE,
+    GroupExchange,
+    LayerBlock,
+    Message,
+    Step,
+    StepPlan,
+)
 from coppice.iteration.step.simulated import simulate_step
 
 NIC = {"NIC": 1.0}

@@ -11,7 +11,7 @@ from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.pipeline.order import Work
 from coppice.iteration.policies.data_parallel.tuning import best_settings
 from coppice.iteration.policies.policy import Policy, PolicyCosts
-from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.passes import StepGraph
 from coppice.iteration.step.plan import LayerPass, Message
 from coppice.iteration.step.workloads import layers_graph
 

@@ -13,7 +13,7 @@ from coppice.iteration.pipeline.order import PipelineOrder
 from coppice.iteration.pipeline.orders import ORDERS
 from coppice.iteration.pipeline.stages import StageTimes
 from coppice.iteration.policies.policy import Count, Policy, Seconds
-from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.passes import StepGraph
 from coppice.iteration.step.plan import Message
 from coppice.iteration.step.workloads import stages_graph
 from coppice.iteration.tasks import lower_bound_seconds

@@ -33,7 +33,8 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work, tar
 from coppice.iteration.pipeline.orders import one_f_one_b
 from coppice.iteration.pipeline.stages import StageTimes, steady_bound_seconds
 from coppice.iteration.policies.pipelined.policy import Pipelined, PipelineOptions
-from coppice.iteration.step.lower import StepGraph, lower
+from coppice.iteration.step.lower import lower
+from coppice.iteration.step.passes import StepGraph
 from coppice.iteration.step.plan import Message, StepPlan
 from coppice.iteration.step.workloads import stages_step
 

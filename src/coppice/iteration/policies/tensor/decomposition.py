@@ -18,7 +18,7 @@ import msgspec
 from coppice.iteration.policies.policy import Count, Seconds
 from coppice.iteration.policies.tensor.policy import ProductOptions, ProductPolicy
 from coppice.iteration.policies.tensor.ring_products import RingProduct
-from coppice.iteration.step.block import GroupExchange
+from coppice.iteration.step.plan import GroupExchange
 
 
 class DecompositionOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):

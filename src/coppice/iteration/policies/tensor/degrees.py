@@ -37,8 +37,8 @@ from coppice.errors import InputError
 from coppice.iteration.layout import Layout
 from coppice.iteration.machine import Cluster
 from coppice.iteration.policies.tensor.policy import tensor_exchanges
-from coppice.iteration.step.block import FORWARD, LayerBlock
 from coppice.iteration.step.blocks import transformer_blocks
+from coppice.iteration.step.plan import FORWARD, LayerBlock
 from coppice.iteration.transformer import Transformer
 
 _TICKS = 2**34
@@ -282,7 +282,7 @@ def degree_problem(
         layout: How the job lies on the GPUs; ``tensor`` is the size of the group.
 
     Examples:
-        >>> from coppice.iteration.boxes import cluster_of
+        >>> from coppice.iteration.machine import cluster_of
         >>> from coppice.iteration.models import model_named
         >>> from coppice.topology.presets import preset
         >>> from coppice.iteration.layout import Recompute

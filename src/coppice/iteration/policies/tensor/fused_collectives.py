@@ -24,7 +24,7 @@ from coppice.iteration.policies.tensor.policy import (
     is_sum,
     tensor_exchanges,
 )
-from coppice.iteration.step.block import GroupExchange, LayerBlock
+from coppice.iteration.step.plan import GroupExchange, LayerBlock
 
 
 class FusedOptions(ProductOptions, frozen=True, forbid_unknown_fields=True, kw_only=True):

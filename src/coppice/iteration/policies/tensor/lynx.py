@@ -28,7 +28,7 @@ from coppice.iteration.policies.tensor.recompute_windows import (
     plan_layer,
 )
 from coppice.iteration.policies.tensor.stage_windows import layers_added, plan_stage, shared_places
-from coppice.iteration.step.block import BACKWARD, FORWARD, LayerBlock
+from coppice.iteration.step.plan import BACKWARD, FORWARD, LayerBlock
 from coppice.planners.synthesis.mip.program import SearchLimits
 
 # Operations of a layer: per mille of its forward pass, and parts of 32 of the bytes that its backward pass needs.

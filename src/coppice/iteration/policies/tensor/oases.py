@@ -19,7 +19,7 @@ import msgspec
 
 from coppice.iteration.policies.policy import Seconds
 from coppice.iteration.policies.tensor.policy import TensorPolicy, is_sum, tensor_exchanges
-from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock
+from coppice.iteration.step.plan import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock
 
 
 class HalvesOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -15,7 +15,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice.iteration.policies.policy import ConfiguredPolicy
-from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
+from coppice.iteration.step.plan import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 
 Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 Ranks = Annotated[int, msgspec.Meta(ge=2)]

@@ -32,7 +32,7 @@ from coppice.errors import InputError
 from coppice.iteration.policies.policy import Seconds
 from coppice.iteration.policies.tensor.policy import ProductOptions, ProductPolicy
 from coppice.iteration.policies.tensor.ring_products import RingProduct
-from coppice.iteration.step.block import GroupExchange
+from coppice.iteration.step.plan import GroupExchange
 
 
 @dataclass(frozen=True, kw_only=True)

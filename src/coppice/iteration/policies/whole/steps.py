@@ -22,7 +22,7 @@ from coppice.iteration.policies.whole.operations import (
     WholePlan,
     WholePolicy,
 )
-from coppice.iteration.step.block import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
+from coppice.iteration.step.plan import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock, Step
 from coppice.iteration.tasks import TaskTimes, run_tasks
 
 _START_SECONDS = 10e-6

@@ -425,7 +425,7 @@ def partitioned_norm(
     most = norm_type == float("inf")
     everywhere, parts = (torch.zeros((), device=device) for _ in range(2))
     for gradient, holders in gradients:
-        norm = torch.linalg.vector_norm(gradient.float(), norm_type)
+        norm = torch.linalg.vector_norm(gradient.float(), norm_type).to(device)
         if not most:
             norm = norm**norm_type / (holders or 1)
         add = torch.maximum if most else torch.add
@@ -441,5 +441,5 @@ def clip(gradients: Iterable[torch.Tensor], norm: torch.Tensor, max_norm: float)
     """Scale gradients in place to a norm; return the factor."""
     factor = torch.clamp(max_norm / (norm + 1e-6), max=1.0)
     for gradient in gradients:
-        gradient.mul_(factor.to(gradient.dtype))
+        gradient.mul_(factor.to(gradient))
     return factor

@@ -295,31 +295,47 @@ class Recorder:
         return self.workload is None
 
     def first_plan(self, policy: DataParallelPolicy, *, whole: bool) -> LaunchPlan:
-        """Initial plan: one message after backward, DDP's first buckets, or chosen chunks.
+        """Initial plan: a message for each type after the backward pass, DDP's first buckets, or chosen chunks.
 
         Args:
             whole: Whole gradients are sent, not chosen chunks.
         """
-        count = len(self._trained)
-        sizes = tuple(float(p.numel() * p.element_size()) for p in self._trained)
-        work = LayerWorkload(
-            forward=(0.0,) * count,
-            backward=(0.0,) * count,
-            bytes=sizes,
+        every = tuple(range(len(self._trained)))
+        if isinstance(policy, Bucketed):
+            return launch_plan(Bucketed.of(first_iteration=True), self._untimed(), every)
+        if whole:
+            kinds: dict[torch.dtype, list[int]] = {}
+            for place, parameter in enumerate(self._trained):
+                kinds.setdefault(parameter.dtype, []).append(place)
+            messages = [
+                Message(
+                    name=f"all of {kind}",
+                    seconds=0.0,
+                    size_bytes=float(sum(self._trained[each].numel() for each in places) * kind.itemsize),
+                    layers=every,
+                    carries=tuple(places),
+                )
+                for kind, places in reversed(kinds.items())
+                if any(self._trained[each].numel() for each in places)
+            ]
+        else:
+            messages = [
+                replace(each, seconds=0.0, layers=every, carries=each.gradients)
+                for each in policy.messages(self._untimed())
+            ]
+        order = {"network": tuple(range(len(messages)))}
+        return LaunchPlan(messages=tuple(messages), tensors=every, order=order, scope=UpdateScope.BARRIER)
+
+    def _untimed(self) -> LayerWorkload:
+        """The tensors as a workload before anything was timed."""
+        return LayerWorkload(
+            forward=(0.0,) * len(self._trained),
+            backward=(0.0,) * len(self._trained),
+            bytes=tuple(float(each.numel() * each.element_size()) for each in self._trained),
             bytes_per_second=1.0,
-            dtypes=tuple(str(p.dtype) for p in self._trained),
+            dtypes=tuple(str(each.dtype) for each in self._trained),
             workers=len(self._streams.ranks),
         )
-        first = Bucketed.of(first_iteration=True)
-        if isinstance(policy, Bucketed):
-            return launch_plan(first, work, range(count))
-        every = tuple(range(count))
-        messages = tuple(
-            replace(message, seconds=0.0, layers=every, carries=message.gradients)
-            for message in (first if whole else policy).messages(work)
-        )
-        order = {"network": tuple(range(len(messages)))}
-        return LaunchPlan(messages=messages, tensors=every, order=order, scope=UpdateScope.BARRIER)
 
     @uncompiled(_RECORDED)
     def model_starts(self) -> None:

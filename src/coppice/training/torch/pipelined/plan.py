@@ -23,7 +23,7 @@ from coppice.iteration.pipeline.torch_csv import check_ends
 from coppice.iteration.policies.catalogue import POLICIES
 from coppice.iteration.policies.pipelined.policy import ChunkedOptions, Pipelined, dealt, stage_messages
 from coppice.iteration.policies.pipelined.trirace import TriRace
-from coppice.iteration.step.lower import StepGraph
+from coppice.iteration.step.passes import StepGraph
 from coppice.iteration.step.plan import Message
 from coppice.iteration.step.workloads import stages_graph, steady_iteration
 from coppice.training.torch.core.agree import gathered

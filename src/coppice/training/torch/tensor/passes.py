@@ -25,7 +25,7 @@ from coppice.iteration.policies.tensor.coconet.costs import autotune
 from coppice.iteration.policies.tensor.decomposition import Decomposition
 from coppice.iteration.policies.tensor.fused_collectives import FusedCollectives
 from coppice.iteration.policies.tensor.ring_products import RingProduct
-from coppice.iteration.step.block import GroupExchange
+from coppice.iteration.step.plan import GroupExchange
 from coppice.iteration.tasks import TaskGraph
 from coppice.topology.model import Topology
 from coppice.training.torch.tensor.coconet.emitted import emit_program

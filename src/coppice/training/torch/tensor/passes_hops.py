@@ -19,10 +19,9 @@ from torch._C._distributed_c10d import _resolve_process_group
 from torch._subclasses.fake_tensor import unset_fake_temporarily
 
 from coppice.errors import InputError
-from coppice.iteration.boxes import cluster_of
 from coppice.iteration.costs.calibrated import costs_of
 from coppice.iteration.costs.group import RankGroup
-from coppice.iteration.machine import Cluster
+from coppice.iteration.machine import Cluster, cluster_of
 from coppice.iteration.policies.tensor.coconet.costs import Machine
 from coppice.iteration.policies.tensor.coconet.program import OpKind, TensorProgram
 from coppice.topology.model import Topology

@@ -25,6 +25,7 @@ from coppice.iteration.policies.tensor.coconet.costs import Tuned, autotune
 from coppice.iteration.policies.tensor.coconet.program import OpKind, adam, momentum
 from coppice.topology.model import Topology
 from coppice.training.torch.core.agree import lost_rank
+from coppice.training.torch.core.optimizer import clip, partitioned_norm
 from coppice.training.torch.tensor.passes_hops import (
     MeasuredCosts,
     MeasuredMachine,
@@ -198,15 +199,13 @@ class FusedOptimizer(torch.optim.Optimizer):
         """Clip the norm of averaged gradients; that of shards needs an all-reduce of one number."""
         for chunk, (_, work) in zip(self._chunks, sums, strict=True):
             self._wait(chunk, work)
-        device = sums[0][0].device
-        squares = torch.stack([torch.linalg.vector_norm(each).square().to(device) for each, _ in sums]).sum()
-        if self._sliced:
-            dist.all_reduce(squares, group=self._group)
+        gradients = [each for each, _ in sums]
+        holders = 1 if self._sliced else None
+        self.gradient_norm = partitioned_norm(
+            [(each, holders) for each in gradients], 2.0, self._group, gradients[0].device
+        )
         self.tasks.append("run norm")
-        self.gradient_norm = squares.sqrt()
-        factor = torch.clamp(most / (self.gradient_norm + 1e-6), max=1.0)
-        for each, _ in sums:
-            each.mul_(factor.to(each.device))
+        clip(gradients, self.gradient_norm, most)
 
     def _update(self, chunk: _Chunk, summed: torch.Tensor) -> None:
         """Update this rank's shard of a chunk; parameters without gradients are unchanged."""

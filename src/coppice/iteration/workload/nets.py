@@ -1,4 +1,4 @@
-"""All models by name (transformers, convolutional nets, recommendation models), and what a model offers.
+"""Convolutional nets and recommendation models, by name.
 
 Convolutional nets are ResNet (He et al., CVPR 2016) and VGG (Simonyan and Zisserman, ICLR 2015), with the sizes of
 torchvision: ResNet strides in the 3 x 3 convolutions of its blocks. A convolution is the product of its patches with
@@ -17,11 +17,7 @@ import itertools
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 
-from coppice.errors import InputError
-from coppice.iteration.models import MODELS
-from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.operators import MatrixProduct, MemoryPasses, ModelLayer
-from coppice.text import suggestion
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -231,17 +227,3 @@ LAYERED_MODELS: Mapping[str, Callable[[], LayeredModel]] = {
     "dlrm": dlrm,
 }
 """Models that are sequential models, made when they are asked for."""
-
-
-def any_model(name: str) -> Transformer | LayeredModel:
-    """Look up a model by name.
-
-    Examples:
-        >>> [round(any_model(name).parameters) for name in ("vgg-16", "bert-large")]
-        [138357544, 335141888]
-    """
-    if name in LAYERED_MODELS:
-        return LAYERED_MODELS[name]()
-    if name in MODELS:
-        return MODELS[name]
-    raise InputError(f"expected a model, found {name!r}: {suggestion(name, [*MODELS, *LAYERED_MODELS])}")
