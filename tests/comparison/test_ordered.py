@@ -39,7 +39,8 @@ def test_an_order_takes_what_it_says_and_no_less_than_the_least_time(
         assert verify_schedule(found.schedule).ok
         assert np.array_equal(found.schedule.src, again.schedule.src)
         assert found.time_us == again.time_us
-        assert fastest(found.schedule, size, model=assumed).time_us <= found.time_us * (1 + 1e-9)
+        # A number of pieces that saves less than 0.2% for each doubling is not taken.
+        assert fastest(found.schedule, size, model=assumed).time_us <= found.time_us * 1.02
         assert found.time_us >= LeastTimes(problem, assumed).at(size).time_us * (1 - 1e-9)
 
 
@@ -78,3 +79,18 @@ def test_orders_are_for_sizes_about_their_own() -> None:
     assert found.preferred.taken.size_bytes is None
     assert "ordered in" in found.preferred.fastest[2**22][0]
     assert found.preferred.worst_loss < np.inf
+
+
+def test_small_messages_take_few_hops() -> None:
+    problem = Problem(preset("dgx-1v"), "all_gather")
+    quick, normal = (plan_for(problem, "1K", effort=each, ring=False) for each in ("quick", "normal"))
+    assert normal.result.plan.parameters["height"] == 2
+    assert normal.result.report.ok
+    assert normal.gap(1024) < 0.02 < quick.gap(1024)
+
+
+def test_trees_of_few_hops_are_for_equal_shares() -> None:
+    weighted = Problem(preset("dgx-1v"), "all_gather", weights=(1, 2, 1, 1, 1, 1, 1, 1))
+    found = plan_for(weighted, "1K", ring=False)
+    assert "height" not in found.result.plan.parameters
+    assert found.result.report.ok

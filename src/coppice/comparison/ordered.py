@@ -7,7 +7,7 @@ limited by the number of transfers that it simulates, so that results do not dep
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
@@ -21,13 +21,15 @@ from coppice.schedule.schedule import Schedule, hops_of, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles
 from coppice.simulation.models import Model
-from coppice.simulation.simulator import least_in_profile_us, run
+from coppice.simulation.simulator import least_in_profile_us, most_pieces, run
 from coppice.simulation.timeline import Timeline
 
 MOST_PIECES = 64
 LEAST_PIECE_BYTES = 256
 _ROUNDS = 6
 """Passes in each direction in which an order is justified at most."""
+_PATIENCE = 2
+"""Passes in a row that gain nothing, after which an order is as good as it gets."""
 _LEAST_GAIN = 1e-4
 """Share of the time that a change saves, or it counts as none."""
 
@@ -38,8 +40,8 @@ class Ordered:
 
     schedule: Schedule
     timeline: Timeline
-    pieces: int
     profile: TransportProfile
+    pieces: int = 1  # Pieces that the rows cut chunks into
 
     @property
     def time_us(self) -> float:
@@ -77,7 +79,12 @@ class OrderSearch:
                 best = _faster(best, self._in_pieces(size_bytes, profile))
         if best is None:
             return None
-        best = self._justified(best, size_bytes)
+        first = best
+        best = self._justified(first, size_bytes)
+        if self._spend(2 * first.schedule.num_transfers):
+            behind = self._from_behind(self.rows, size_bytes, first)
+            best = _faster(best, self._justified(behind, size_bytes)) or best
+        best = _faster(best, self._in_waves(size_bytes, first.profile)) or best
         if best.time_us >= below_us or not verify_schedule(best.schedule, relay_gpus=True).ok:
             return None
         return best
@@ -102,9 +109,36 @@ class OrderSearch:
             best, pieces = found, 2 * pieces
         return best
 
+    def _in_waves(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
+        """The same order, in pieces that the simulator cuts: of those that wait, links take the first piece first."""
+        rows = self.rows
+        assert rows is not None
+        ways = longest_ways(rows, _durations(rows, size_bytes, profile, self.model))
+        ordered = by_longest_way(rows, ways, 1, pieces_first=False)
+        best: Ordered | None = None
+        pieces = 2
+        most = most_pieces(ordered, size_bytes, model=self.model)
+        while pieces <= most and self._spend(rows.num_transfers * pieces):
+            timeline = self._run(ordered, size_bytes, profile, pieces=pieces)
+            if best is not None and timeline.time_us >= best.time_us:
+                break
+            best, pieces = Ordered(schedule=ordered, timeline=timeline, profile=profile), 2 * pieces
+        return best
+
+    def _from_behind(self, rows: Schedule, size_bytes: int, like: Ordered) -> Ordered:
+        """In the order of the longest ways backwards: what reduces is what copies, turned round."""
+        back = turned_round(rows)
+        ways = longest_ways(back, _durations(back, size_bytes, like.profile, self.model))
+        cut = by_longest_way(back, ways, like.pieces, pieces_first=False)
+        timeline = self._run(cut, size_bytes, like.profile)
+        forwards = replace(turned_round(cut), topology=rows.topology)
+        last_first = np.argsort(-timeline.start_us[::-1], kind="stable")
+        return self._timed(reordered(forwards, last_first), size_bytes, like.pieces, like.profile)
+
     def _justified(self, first: Ordered, size_bytes: int) -> Ordered:
         """Carried out backwards and forwards while that is faster."""
         best = current = first
+        idle = 0
         for _ in range(_ROUNDS):
             if not self._spend(2 * first.schedule.num_transfers):
                 break
@@ -113,9 +147,10 @@ class OrderSearch:
             backwards = self._run(turned_round(forwards), size_bytes, first.profile)
             last_first = np.argsort(-backwards.start_us[::-1], kind="stable")
             current = self._timed(reordered(forwards, last_first), size_bytes, first.pieces, first.profile)
-            if current.time_us > best.time_us * (1 - _LEAST_GAIN):
+            idle = idle + 1 if current.time_us > best.time_us * (1 - _LEAST_GAIN) else 0
+            if idle == _PATIENCE:
                 break
-            best = current
+            best = current if not idle else best
         return best
 
     def _timed(self, schedule: Schedule, size_bytes: int, pieces: int, profile: TransportProfile) -> Ordered:
@@ -126,13 +161,16 @@ class OrderSearch:
             profile=profile,
         )
 
-    def _run(self, schedule: Schedule, size_bytes: int, profile: TransportProfile) -> Timeline:
+    def _run(
+        self, schedule: Schedule, size_bytes: int, profile: TransportProfile, *, pieces: int = 1
+    ) -> Timeline:
         return run(
-            messages_of_routed(routed_body(schedule), size_bytes, pieces=1, steps_bind=False),
+            messages_of_routed(routed_body(schedule), size_bytes, pieces=pieces, steps_bind=False),
             model=self.model,
             collective=schedule.collective,
             size_bytes=size_bytes,
             profile=profile,
+            pieces=pieces,
             keep_hops=False,
         )
 

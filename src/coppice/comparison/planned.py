@@ -14,39 +14,20 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
+from coppice.comparison.at_size import EFFORTS, SizeSearch
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
-from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
-from coppice.planners.choice import PlannerOutput, from_catalogue, optimal_planner
+from coppice.planners.choice import from_catalogue, optimal_planner
 from coppice.planners.planning import PlannedResult, plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
-from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.least_time import LeastTime, LeastTimes
 from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulated import without_bursts
 from coppice.simulation.simulator import fastest
 from coppice.text import plural, sizes_of
-
-
-@dataclass(frozen=True, kw_only=True)
-class Effort:
-    """How much a plan for sizes looks at: counts, so that results do not depend on the machine."""
-
-    catalogue: int  # Transfers of algorithms of the catalogue that are made
-    ordering: int  # Transfers that are simulated to find an order, for each size
-
-
-EFFORTS: Mapping[str, Effort] = {
-    "quick": Effort(catalogue=0, ordering=0),
-    "normal": Effort(catalogue=2**22, ordering=2**20),
-    "high": Effort(catalogue=2**26, ordering=2**24),
-}
-
-ORDER_GAIN = 0.01
-"""Share of the time that an order has to save: schedules as they are made have fewer rows, and suit more sizes."""
 
 NEAR = 1.002
 """A plan is fast enough if no schedule can be faster by more than this factor."""
@@ -147,13 +128,9 @@ def plan_for(
             limits = {size: least[size].time_us * NEAR for size in wanted}
             budget = EFFORTS[effort]
             made += _of_the_catalogue(posed, assumed, best, limits, budget.catalogue, relaying=relaying)
-            say("looking for the order of transfers")
-            as_made = tuple(made)
+            search = SizeSearch(posed, assumed, tuple(made), time_us, budget, plain=bound_of(posed), say=say)
             for size in wanted:
-                if (
-                    other := _in_order(as_made, size, assumed, time_us, limits[size], budget.ordering)
-                ) is not None:
-                    made.append(other)
+                made += search.at(size, limits[size])
         found.append(take(made, wanted, time_us))
         return found[-1].taken
 
@@ -247,48 +224,6 @@ def _of_the_catalogue(
             if time_us < known[size] * (1 - 1e-9):
                 known[size], taken[size] = time_us, _alternative(bodies, parameters)
     return list({id(each): each for each in taken.values()}.values())
-
-
-def _in_order(
-    made: Sequence[Alternative], size_bytes: int, model: Model, time_us: Timer, limit_us: float, budget: int
-) -> Alternative | None:
-    """One of the alternatives with its transfers in an order that is faster than all of them, if there is one.
-
-    Those that are faster as they are come first, and each is searched with an equal share of the budget.
-
-    Args:
-        limit_us: A time that is good enough.
-        budget: Transfers that are simulated at most.
-    """
-    ranked = sorted(
-        ((time_us(one.made.body, size_bytes), one) for one in made),
-        key=lambda each: each[0],
-    )
-    best_us, best = ranked[0][0] * (1 - ORDER_GAIN), None
-    for place, (_, one) in enumerate(ranked):
-        if best_us <= limit_us:
-            break
-        share = budget // (len(ranked) - place)
-        if num_rows(one.made.body) > share:
-            continue
-        search = OrderSearch(one.made.body, model, share)
-        found = search.fastest(size_bytes, below_us=best_us)
-        budget -= share - max(0, search.budget)
-        if found is not None:
-            best_us, best = found.time_us, _ordered(one, found, size_bytes)
-    return best
-
-
-def _ordered(one: Alternative, found: Ordered, size_bytes: int) -> Alternative:
-    parameters: dict[str, Parameter] = {"ordered_for": size_bytes, "pieces": found.pieces}
-    if found.profile.name is not None:
-        parameters["protocol"] = found.profile.name
-    return Alternative(
-        name=f"{one.name}, ordered in {plural(found.pieces, 'piece')}",
-        made=PlannerOutput(body=found.schedule, parameters={**one.made.parameters, **parameters}),
-        planner=one.planner,
-        size_bytes=size_bytes,
-    )
 
 
 def _alike(bodies: Bodies) -> object:

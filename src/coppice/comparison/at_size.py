@@ -1,0 +1,171 @@
+"""Candidates that are made for one size: trees of few hops, and orders in which links idle least.
+
+Both are judged by simulation at that size, and only what is faster than everything else is kept.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
+from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
+from coppice.planners.alternatives import Alternative, Timer
+from coppice.planners.choice import PlannerOutput
+from coppice.planners.forest.bounded_height import bounded_trees, least_height
+from coppice.schedule.plan import Parameter
+from coppice.simulation.models import Model
+from coppice.simulation.simulator import fastest
+from coppice.text import plural
+from coppice.topology.symmetry import find_symmetry
+
+
+@dataclass(frozen=True, kw_only=True)
+class Effort:
+    """How much a plan for sizes looks at: counts, so that results do not depend on the machine."""
+
+    catalogue: int  # Transfers of algorithms of the catalogue that are made
+    ordering: int  # Transfers that are simulated to find an order, for each size
+    growing: (
+        int  # Ranks that trees of bounded height are grown to, with those of all roots and numbers of trees
+    )
+
+
+EFFORTS: Mapping[str, Effort] = {
+    "quick": Effort(catalogue=0, ordering=0, growing=0),
+    "normal": Effort(catalogue=2**22, ordering=2**20, growing=2**10),
+    "high": Effort(catalogue=2**26, ordering=2**24, growing=2**17),
+}
+
+ORDER_GAIN = 0.01
+"""Share of the time that an order has to save: schedules as they are made have fewer rows, and suit more sizes."""
+
+_NEARBY = 1.3
+"""What takes so many times the fastest as it is made may be the fastest in another order."""
+_MOST_ORDERED = 5
+_WORTH = 0.98
+"""Trees of more hops, or more trees, are looked at where their busiest link carries less than this share."""
+_MOST_RANKS, _MOST_ROWS = 128, 2**14
+_MORE_HOPS = 3
+"""Trees are grown with up to so many hops more than the fewest."""
+
+
+class SizeSearch:
+    """Search at one size after another of the same problem.
+
+    Args:
+        made: What there is already, for any size.
+        time_us: What a body takes at a size.
+        plain: The problem's bound.
+        say: Called with a few words as each stage begins.
+    """
+
+    def __init__(
+        self,
+        problem: Problem,
+        model: Model,
+        made: Sequence[Alternative],
+        time_us: Timer,
+        effort: Effort,
+        *,
+        plain: Bound,
+        say: Callable[[str], object],
+    ) -> None:
+        self.problem, self.model, self.effort, self.plain = problem, model, effort, plain
+        self.made, self.time_us, self.say = made, time_us, say
+
+    def at(self, size_bytes: int, limit_us: float) -> list[Alternative]:
+        """What is faster at a size than all there is; nothing where that takes ``limit_us`` at most."""
+        ranked = [(self.time_us(one.made.body, size_bytes), one) for one in self.made]
+        best_us = min(each_us for each_us, _ in ranked)
+        if best_us <= limit_us or not self.effort.ordering:
+            return []
+        for one in self._low:
+            body = one.made.body
+            found = fastest(
+                body, size_bytes, model=self.model, keep_hops=False, below_us=best_us * _NEARBY
+            ).time_us
+            ranked.append((found, _for_size(one, size_bytes)))
+        ranked = sorted((each for each in ranked if each[0] <= best_us * _NEARBY), key=lambda each: each[0])
+        least_us, lowest = ranked[0]
+        found_order = self._in_order(ranked[:_MOST_ORDERED], size_bytes, limit_us)
+        if found_order is not None:
+            return [found_order]
+        return [lowest] if least_us < best_us else []
+
+    def _in_order(
+        self, ranked: Sequence[tuple[float, Alternative]], size_bytes: int, limit_us: float
+    ) -> Alternative | None:
+        """One of the alternatives in an order that is faster than all of them, if there is one.
+
+        Those that are faster as they are come first, and each is searched with half of what is left.
+        """
+        self.say("looking for the order of transfers")
+        best_us, best = ranked[0][0] * (1 - ORDER_GAIN), None
+        budget = self.effort.ordering
+        for _, one in ranked:
+            if best_us <= limit_us:
+                break
+            share = budget // 2
+            if num_rows(one.made.body) > share:
+                continue
+            search = OrderSearch(one.made.body, self.model, share)
+            found = search.fastest(size_bytes, below_us=best_us)
+            budget -= share - max(0, search.budget)
+            if found is not None:
+                best_us, best = found.time_us, _ordered(one, found, size_bytes)
+        return best
+
+    @cached_property
+    def _low(self) -> list[Alternative]:
+        """Forests of few hops in several numbers of trees."""
+        problem = self.problem
+        ranks, rooted = problem.topology.num_ranks, problem.root is not None
+        if problem.weights is not None or not problem.collective.made_of_trees or ranks < 3:
+            return []
+        orbits = 1 if rooted else ranks // find_symmetry(problem.topology).order
+        if orbits * ranks > self.effort.growing or ranks > _MOST_RANKS:
+            return []
+        self.say("growing trees of few hops")
+        fewest = least_height(problem)
+        if fewest is None:
+            return []
+        phases = 2 if problem.collective.reduces and not rooted and len(problem.phases) > 1 else 1
+        found: list[tuple[int, float, Alternative]] = []
+        for height in range(fewest, fewest + _MORE_HOPS + 1):
+            for trees in (8, 32) if rooted else (1, 2, 8):
+                rows = trees * ranks * (1 if rooted else ranks)
+                if trees * ranks * orbits > self.effort.growing or rows > _MOST_ROWS:
+                    continue
+                grown = bounded_trees(
+                    problem, height=height, trees=trees, inv_rate=self.plain.inv_rate / phases
+                )
+                if grown is None:
+                    continue
+                busy = grown.inv_rate
+                if any(fewer <= trees and busy > _WORTH * other for fewer, other, _ in found):
+                    continue  # more hops or more trees for nothing
+                forest = grown.forest()
+                parameters: dict[str, Parameter] = {"height": height, "grown_trees": trees}
+                made = PlannerOutput(body=forest, parameters=parameters)
+                name = f"trees of {plural(height, 'hop')}"
+                found.append((trees, busy, Alternative(name=name, made=made)))
+        return [one for _, _, one in found]
+
+
+def _for_size(one: Alternative, size_bytes: int) -> Alternative:
+    return Alternative(name=one.name, made=one.made, planner=one.planner, size_bytes=size_bytes)
+
+
+def _ordered(one: Alternative, found: Ordered, size_bytes: int) -> Alternative:
+    parameters: dict[str, Parameter] = {"ordered_for": size_bytes, "pieces": found.pieces}
+    if found.profile.name is not None:
+        parameters["protocol"] = found.profile.name
+    return Alternative(
+        name=f"{one.name}, ordered in {plural(found.pieces, 'piece')}",
+        made=PlannerOutput(body=found.schedule, parameters={**one.made.parameters, **parameters}),
+        planner=one.planner,
+        size_bytes=size_bytes,
+    )

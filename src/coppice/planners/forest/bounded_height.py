@@ -1,0 +1,326 @@
+"""Forests of bounded height: few hops for small messages, at the best rate that can be had with them.
+
+How fast a large message is depends on the links alone, and the trees that fill them all may be deep. A small message
+waits for every hop: here each tree has at most a given number of them. Finding the best such trees is hard (a Steiner
+tree with a limit of hops is), so they are found by negotiated congestion, as routers of circuits do (McMurchie and
+Ebeling, "PathFinder", FPGA 1995) with lengths that grow exponentially with load (Garg and Koenemann, SIAM J. Comput.
+37, 2007): a tree takes what is cheapest now, and each is taken out and grown anew while that helps.
+
+A tree grows by the cheapest path to a rank outside it that keeps the limit (Takahashi and Matsuyama, Math. Japonica 24,
+1980): layers of Bellman and Ford, one for each hop. Where that leaves a rank out of reach it grows by its farthest
+ranks first. Where ranks are alike, one tree of each orbit stands for its images.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from fractions import Fraction
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.network import TRANSPOSED, Network
+from coppice.bounds.partition import is_even_both_ways
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.planners.forest.packed import PackedTrees, forest_of, same_weight
+from coppice.rows import offsets
+from coppice.schedule.forest import Forest, Phase
+from coppice.schedule.schedule import hops_of
+from coppice.topology.model import Topology
+from coppice.topology.symmetry import find_symmetry
+
+_STEEPNESS = 8.0
+"""A link that is loaded as much as the bound allows is so many times e longer than an idle one."""
+_LONGEST = 60.0
+_PASSES = 3
+_MOST_PATHS = 4
+"""Equally short paths of two ranks that are told apart."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Arcs:
+    """Paths over switches between ranks that have one, by pair of ranks."""
+
+    pair: NDArray[np.int64]  # `src * ranks + dst` of each pair, ascending
+    first: NDArray[np.int64]  # Arcs of pair p are `first[p] .. first[p + 1] - 1`
+    path_start: NDArray[np.int64]
+    path_nodes: NDArray[np.int32]
+    links: NDArray[np.int64]
+    link_start: NDArray[np.int64]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class BoundedTrees:
+    """Trees of bounded height, not yet written out."""
+
+    problem: Problem
+    phases: list[PackedTrees]
+    inv_rate: (
+        float  # Time for which the busiest link of each phase is busy, in ns per byte of a shard, summed up
+    )
+
+    def forest(self) -> Forest:
+        """The trees as a forest."""
+        return forest_of(self.problem, same_weight(*self.phases))
+
+
+def bounded_trees(problem: Problem, *, height: int, trees: int, inv_rate: Fraction) -> BoundedTrees | None:
+    """Trees of at most so many hops, whose busiest link is as little loaded as was found.
+
+    Args:
+        problem: Equal shares, or a root.
+        height: Hops from a root to any rank at most; in an all-reduce in each phase.
+        trees: Trees of each root, all of one weight.
+        inv_rate: The bound of a phase in ns per byte of a shard, by which loads are measured.
+
+    Returns:
+        The trees; None where some rank is farther away than ``height``.
+
+    Examples:
+        >>> from coppice.schedule.shape import shape
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(topology=preset("dgx-1v"), collective="all_gather")
+        >>> found = bounded_trees(problem, height=2, trees=4, inv_rate=Fraction(7, 150))
+        >>> shape(found.forest()).max_height
+        2
+    """
+    collective = problem.collective
+    both = collective is Collective.ALL_REDUCE
+    mirrored = both and is_even_both_ways(problem.topology)
+    phases: list[PackedTrees] = []
+    busy = 0.0
+    for reduces in (True, False) if both else (collective in TRANSPOSED,):
+        if reduces and mirrored:
+            continue
+        growth = _Growth(problem, Network.of(problem, reduce=reduces), height, trees, inv_rate)
+        packed = growth.packed()
+        if packed is None:
+            return None
+        busy += growth.least / trees
+        phases.append(packed.reversed() if reduces else packed)
+    if mirrored:
+        phases, busy = [phases[0].reversed(), *phases], 2 * busy
+    return BoundedTrees(problem=problem, phases=phases, inv_rate=busy)
+
+
+def least_height(problem: Problem) -> int | None:
+    """Hops between the ranks that are farthest apart (or farthest from the root), over the ranks between.
+
+    None where they are not connected.
+
+    >>> from coppice.topology.presets import preset
+    >>> least_height(Problem(topology=preset("dgx-1v"), collective="all_gather"))
+    2
+    """
+    transposed = problem.collective in TRANSPOSED
+    topology = problem.topology.transposed() if transposed else problem.topology
+    hops = _hop_counts(_arcs(topology), topology.num_ranks)
+    farthest = hops.max() if problem.root is None else hops[problem.root].max()
+    return None if np.isinf(farthest) else int(farthest)
+
+
+class _Growth:
+    """Trees of all roots that share the links of a topology, as broadcasts see it."""
+
+    def __init__(
+        self, problem: Problem, network: Network, height: int, trees: int, inv_rate: Fraction
+    ) -> None:
+        self.topology, self.height = network.topology, height
+        self.arcs = _arcs(network.topology)
+        self.hops = _hop_counts(self.arcs, self.topology.num_ranks)
+        self.unit = self.topology.denominator / self.topology.capacity
+        self.symmetry = find_symmetry(problem.topology) if problem.root is None else None
+        self.orbit: NDArray[np.integer] = np.arange(self.topology.num_links)
+        images = np.ones(self.topology.num_links)
+        if self.symmetry is None:
+            first = [problem.root]
+        else:
+            self.orbit = self.symmetry.link_orbit[network.link]
+            images = self.symmetry.order / self.symmetry.link_orbit_size[network.link]
+            first = self.topology.rank[self.symmetry.representatives].tolist()
+        self.share = self.unit * images  # load of each link of an orbit where a template uses one of them
+        self.roots = [rank for _ in range(trees) for rank in first if rank is not None and rank >= 0]
+        self.load = np.zeros(int(self.orbit.max(initial=-1)) + 1)
+        self.full = float(inv_rate) * trees
+        self.grown: list[list[tuple[int, int, int]]] = [[] for _ in self.roots]
+        self.least = np.inf
+
+    def packed(self) -> PackedTrees | None:
+        """The trees as columns; None where a rank is too far away."""
+        if self.height < 1:
+            return None
+        best = None
+        for far_first in (True, False):
+            self.grown = [[] for _ in self.roots]
+            self.load[:] = 0
+            before = np.inf
+            for _ in range(_PASSES):
+                for number, root in enumerate(self.roots):
+                    self._count(self.grown[number], -1)
+                    tree = self._tree(root, far_first=far_first)
+                    if tree is None:
+                        return None
+                    self.grown[number] = tree
+                    self._count(tree, 1)
+                reached = float(self.load.max())
+                if reached < self.least * (1 - 1e-9):
+                    best, self.least = list(self.grown), reached
+                if reached >= before * (1 - 1e-9):
+                    break
+                before = reached
+        return None if best is None else self._columns(best)
+
+    def _count(self, tree: list[tuple[int, int, int]], times: int) -> None:
+        for _, _, arc in tree:
+            links = self.arcs.links[self.arcs.link_start[arc] : self.arcs.link_start[arc + 1]]
+            np.add.at(self.load, self.orbit[links], times * self.share[links])
+
+    def _tree(self, root: int, *, far_first: bool) -> list[tuple[int, int, int]] | None:
+        """Sender, receiver and arc of each edge, senders after what they receive; None where it does not fit."""
+        cost, arc_of = self._costs()
+        depth = np.full(len(cost), -1)
+        depth[root] = 0
+        far = self.hops[root] if far_first else np.zeros(len(cost))
+        edges: list[tuple[int, int, int]] = []
+        while (depth < 0).any():
+            path = self._cheapest(cost, depth, far)
+            if path is None:
+                # The near ones have taken the room: begin anew with the farthest ranks.
+                if far.any():
+                    return None
+                depth[:], depth[root], edges, far = -1, 0, [], self.hops[root]
+                continue
+            for sender, receiver in path:
+                depth[receiver] = depth[sender] + 1
+                edges.append((sender, receiver, int(arc_of[sender, receiver])))
+        return edges
+
+    def _cheapest(
+        self, cost: NDArray[np.float64], depth: NDArray[np.int64], far: NDArray[np.float64]
+    ) -> list[tuple[int, int]] | None:
+        """Edges of the cheapest path from the tree to the farthest rank outside it, or the nearest if none is far."""
+        before: list[NDArray[np.int64]] = []
+        layers: list[NDArray[np.float64]] = []
+        reached = np.full(len(cost), np.inf)
+        outside, every = depth < 0, np.arange(len(cost))
+        for hops in range(self.height):
+            start = np.where(outside, reached, np.where(depth == hops, 0.0, np.inf))
+            through = start[:, None] + cost
+            nearest = through.argmin(axis=0)
+            reached = through[nearest, every]
+            before.append(nearest)
+            layers.append(reached)
+        least = np.min(layers, axis=0)
+        if np.isinf(least[outside]).any():
+            return None
+        node = int(
+            np.where(outside, far, -1.0).argmax() if far.any() else np.where(outside, least, np.inf).argmin()
+        )
+        hops = int(np.argmin([layer[node] for layer in layers]))
+        path: list[tuple[int, int]] = []
+        while depth[node] < 0:
+            sender = int(before[hops][node])
+            path.append((sender, node))
+            node, hops = sender, hops - 1
+        return path[::-1]
+
+    def _costs(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+        """Length of the shortest arc between each two ranks, and which arc it is; infinite where there is none."""
+        arcs, ranks = self.arcs, self.topology.num_ranks
+        length = self.unit * np.exp(np.minimum(_STEEPNESS * self.load / self.full, _LONGEST))[self.orbit]
+        of_arc = np.add.reduceat(length[arcs.links], arcs.link_start[:-1])
+        least = np.minimum.reduceat(of_arc, arcs.first[:-1])
+        count = np.diff(arcs.first)
+        holder = np.flatnonzero(of_arc == np.repeat(least, count))
+        pair_of = np.repeat(np.arange(len(count)), count)[holder]
+        chosen = np.empty(len(count), dtype=np.int64)
+        chosen[pair_of[::-1]] = holder[::-1]
+        cost, arc = np.full(ranks * ranks, np.inf), np.full(ranks * ranks, -1)
+        cost[arcs.pair], arc[arcs.pair] = least, chosen
+        return cost.reshape(ranks, ranks), arc.reshape(ranks, ranks)
+
+    def _columns(self, trees: list[list[tuple[int, int, int]]]) -> PackedTrees:
+        """The trees, those that are alike as one of their weight together."""
+        weights: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
+        for root, edges in zip(self.roots, trees, strict=True):
+            key = root, tuple(edges)
+            weights[key] = weights.get(key, 0) + 1
+        nodes = self.topology.rank_nodes
+        edges_of = [edges for _, edges in weights]
+        rows = [edge for edges in edges_of for edge in edges]
+        columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        return PackedTrees(
+            root=nodes[[root for root, _ in weights]].astype(np.int32),
+            weight=np.array(list(weights.values()), dtype=np.int64),
+            phase=Phase.BROADCAST,
+            start=offsets(np.array([len(edges) for edges in edges_of])),
+            edge_src=nodes[columns[:, 0]].astype(np.int32),
+            edge_dst=nodes[columns[:, 1]].astype(np.int32),
+            edge_path=columns[:, 2].astype(np.int32),
+            path_start=self.arcs.path_start,
+            path_nodes=self.arcs.path_nodes,
+            symmetry=self.symmetry,
+        )
+
+
+def _arcs(topology: Topology) -> _Arcs:
+    """Shortest paths over nodes that are no ranks, between all ranks that have one."""
+    out: list[list[int]] = [[] for _ in range(topology.num_nodes)]
+    for src, dst in zip(topology.src.tolist(), topology.dst.tolist(), strict=True):
+        out[src].append(dst)
+    rank, ranks = topology.rank.tolist(), topology.num_ranks
+    found: dict[int, list[tuple[int, ...]]] = {}
+    for source in topology.rank_nodes.tolist():
+        for path in _shortest_paths(out, rank, source):
+            pair = rank[source] * ranks + rank[path[-1]]
+            known = found.setdefault(pair, [])
+            if len(known) < _MOST_PATHS:
+                known.append(path)
+    pairs = sorted(found)
+    paths = [path for pair in pairs for path in found[pair]]
+    start = offsets(np.array([len(path) for path in paths]))
+    nodes = np.array([node for path in paths for node in path], dtype=np.int32)
+    return _Arcs(
+        pair=np.array(pairs, dtype=np.int64),
+        first=offsets(np.array([len(found[pair]) for pair in pairs])),
+        path_start=start,
+        path_nodes=nodes,
+        links=hops_of(topology, start, nodes).link,
+        link_start=offsets(np.diff(start) - 1),
+    )
+
+
+def _shortest_paths(out: list[list[int]], rank: list[int], source: int) -> Iterator[tuple[int, ...]]:
+    """All shortest paths from a rank to others that lead over nodes without ranks, up to a number for each node."""
+    paths: dict[int, list[tuple[int, ...]]] = {source: [(source,)]}
+    front = [source]
+    while front:
+        reached: dict[int, list[tuple[int, ...]]] = {}
+        for node in front:
+            for following in out[node]:
+                if following not in paths:
+                    known = reached.setdefault(following, [])
+                    known += [(*path, following) for path in paths[node]][: _MOST_PATHS - len(known)]
+        paths.update(reached)
+        for node, each in reached.items():
+            if rank[node] >= 0:
+                yield from each
+        front = [node for node in reached if rank[node] < 0]
+
+
+def _hop_counts(arcs: _Arcs, ranks: int) -> NDArray[np.float64]:
+    """Hops from each rank (rows) to each other over ranks between; infinite where there is no way."""
+    beside = np.zeros((ranks, ranks))
+    beside[arcs.pair // ranks, arcs.pair % ranks] = 1.0
+    reached = np.eye(ranks, dtype=np.bool_)
+    hops = np.where(reached, 0.0, np.inf)
+    count = 0
+    while True:
+        count += 1
+        further = (reached @ beside > 0) & np.isinf(hops)
+        if not further.any():
+            return hops
+        hops[further] = count
+        reached = further
