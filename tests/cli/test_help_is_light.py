@@ -30,7 +30,7 @@ from coppice.iteration.policies.whole.operations import WholePolicy
 from coppice.options import names
 from coppice.planners.synthesis.synthesizing import METHODS
 from coppice.selection import LIBRARIES
-from coppice.selection.nccl import SETTINGS
+from coppice.selection.nccl.selecting import SETTINGS
 from coppice.topology.composition.fabric import FABRIC_KINDS
 from coppice.tuning.building import NCCL_PLUGINS
 from coppice.tuning.exports import FORMS

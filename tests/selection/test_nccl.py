@@ -18,7 +18,7 @@ from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import Selection, select
-from coppice.selection.nccl import SETTINGS, searched
+from coppice.selection.nccl.selecting import SETTINGS, searched
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 from coppice.topology.operations import scale_nodes

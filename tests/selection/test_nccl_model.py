@@ -8,7 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coppice.collectives import Collective
-from coppice.selection.nccl_model import Channels, CostCell, NcclCommunicator, cells, constants
+from coppice.selection.nccl.costs import Channels, CostCell, NcclCommunicator, cells, constants
 from support.shared_data import SHARED
 
 NOTE = SHARED / "systems" / "collectives.md"

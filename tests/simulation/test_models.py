@@ -23,7 +23,7 @@ from coppice.planners.algorithms.catalogue import case_of, find, make
 from coppice.planners.planning import plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule, in_pieces
-from coppice.selection.nccl import select_by_cost
+from coppice.selection.nccl.selecting import select_by_cost
 from coppice.selection.selection import SelectionRequest
 from coppice.simulation import ALPHA_BETA, DEFAULT_MODEL, Model, fastest, model_of, named_models, simulate
 from coppice.simulation.latency import least_latency

@@ -31,8 +31,8 @@ from math import isqrt
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import file_name, read_text
-from coppice.selection.nccl import inputs_of
-from coppice.selection.nccl_model import cells
+from coppice.selection.nccl.selecting import inputs_of
+from coppice.selection.nccl.costs import cells
 from coppice.selection.selection import SelectionRequest, box_sizes
 from coppice.topology.model import Topology
 
@@ -104,7 +104,7 @@ def model_timings(
     sizes: Sequence[int],  # Sizes M in bytes
     *,
     collectives: Sequence[Collective] = tuple(COLLECTIVES),
-    # Inputs of the model (see :data:`coppice.selection.nccl.SETTINGS`)
+    # Inputs of the model (see :data:`coppice.selection.nccl.selecting.SETTINGS`)
     settings: Mapping[str, str] | None = None,
 ) -> tuple[tuple[TunerTiming, ...], tuple[str, ...]]:
     """Predicted times for a communicator of all ranks, with the assumptions made.

@@ -8,7 +8,7 @@ from typing import Any
 from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.selection.nccl import select_by_cost
+from coppice.selection.nccl.selecting import select_by_cost
 from coppice.selection.selection import Selection, SelectionPart, SelectionRequest, box_sizes
 from coppice.selection.tables import library as tables_of
 from coppice.selection.tables import select_by_table

@@ -21,7 +21,7 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
-from coppice.selection.nccl_model import constants
+from coppice.selection.nccl.costs import constants
 from coppice.topology.generation import GENERATIONS, capability_of, generation_of_capability, named_generation
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s

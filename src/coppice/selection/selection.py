@@ -24,7 +24,7 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
-from coppice.selection.nccl_model import CostCell
+from coppice.selection.nccl.costs import CostCell
 from coppice.topology.model import Topology
 
 OTHERWISE = "otherwise"

@@ -224,6 +224,7 @@ def _with_channels(topology: Topology, gb_per_s: Fraction) -> Topology:
         latency_us=np.concatenate([topology.latency_us, np.zeros(ranks)]),
         arch=(),
         cpu=(),
+        slot=(),
     )
 
 

@@ -64,6 +64,7 @@ class Node:
     # Architecture of a GPU as compilers name it (`sm_90`, `gfx942`), or None where nothing tells it
     arch: str | None = None
     cpu: str | None = None  # Maker of the processors beside a GPU (`intel`, `amd`, `arm`), or None likewise
+    slot: str | None = None  # Place of a GPU or NIC in the PCIe tree of its machine (see `slots`), or None likewise
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -99,6 +100,8 @@ class Topology(ByContent, Shown):
     arch: tuple[str | None, ...] = ()
     # `cpu[v]` is the maker of the processors beside GPU v, or None; empty where none is known
     cpu: tuple[str | None, ...] = ()
+    # `slot[v]` is the place of GPU or NIC v in the PCIe tree of its machine, or None; empty where none is known
+    slot: tuple[str | None, ...] = ()
 
     def __post_init__(self) -> None:
         for column in (self.kind, self.host, self.rank, self.multicast, self.aggregate):
@@ -198,6 +201,7 @@ class Topology(ByContent, Shown):
             source=source,
             arch=_column([node.arch for node in nodes]),
             cpu=_column([node.cpu for node in nodes]),
+            slot=_column([node.slot for node in nodes]),
         )
 
     @property
@@ -285,8 +289,9 @@ class Topology(ByContent, Shown):
                 aggregate=aggregate,
                 arch=arch,
                 cpu=cpu,
+                slot=slot,
             )
-            for name, kind, host, rank, multicast, aggregate, arch, cpu in zip(
+            for name, kind, host, rank, multicast, aggregate, arch, cpu, slot in zip(
                 self.node_ids,
                 self.kind.tolist(),
                 self.host.tolist(),
@@ -295,6 +300,7 @@ class Topology(ByContent, Shown):
                 self.aggregate.tolist(),
                 self.arch or (None,) * self.num_nodes,
                 self.cpu or (None,) * self.num_nodes,
+                self.slot or (None,) * self.num_nodes,
                 strict=True,
             )
         ]

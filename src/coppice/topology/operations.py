@@ -433,4 +433,5 @@ def _restricted(
         aggregate=topology.aggregate[nodes],
         arch=tuple(itertools.compress(topology.arch, nodes.tolist())),
         cpu=tuple(itertools.compress(topology.cpu, nodes.tolist())),
+        slot=tuple(itertools.compress(topology.slot, nodes.tolist())),
     )

@@ -16,7 +16,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES
 from coppice.logs.records import Log, LoggedCell, LoggedCommunicator, LoggedMeasurement
-from coppice.selection.nccl_model import CostCell, constants
+from coppice.selection.nccl.costs import CostCell, constants
 from coppice.selection.selection import Selection
 from coppice.tuning.records import LibraryChoice, TimedRun
 

@@ -27,12 +27,13 @@ from coppice.files import write_atomically
 from coppice.text import suggestion
 from coppice.topology.model import Link, Node, NodeKind, Topology, exact_rate
 from coppice.topology.readers.reading import ReadOptions, checked_id
+from coppice.topology.slots import Slot
 
 FORMAT = "coppice-topology"
 VERSION = 1
 
 _TOP_KEYS = ("format", "version", "name", "source", "nodes", "links")
-_NODE_KEYS = ("id", "kind", "host", "rank", "multicast", "aggregate", "arch", "cpu")
+_NODE_KEYS = ("id", "kind", "host", "rank", "multicast", "aggregate", "arch", "cpu", "slot")
 _LINK_KEYS = ("from", "to", "gb_per_s", "latency_us", "duplex")
 _KINDS = {kind.name.lower(): kind for kind in NodeKind}
 _MAX_RANK = 2**31
@@ -152,6 +153,7 @@ class _DocumentReader:
             aggregate=self.truth(row, path, "aggregate", default=False),
             arch=self.of_gpu(row, path, "arch"),
             cpu=self.of_gpu(row, path, "cpu"),
+            slot=self.slot(row, path, kind),
         )
 
     def of_gpu(self, row: Mapping[str, Any], path: str, key: str) -> str | None:
@@ -162,6 +164,20 @@ class _DocumentReader:
             kind = row["kind"]
             self.fail(f"{path}.{key}", f"no {key} on a {kind}", row[key], "only GPUs have one: remove it")
         return self.string(row, path, key)
+
+    def slot(self, row: Mapping[str, Any], path: str, kind: str) -> str | None:
+        """Place in the PCIe tree of the machine, which GPUs and NICs have."""
+        if row.get("slot") is None:
+            return None
+        if kind == "switch":
+            self.fail(f"{path}.slot", "no slot on a switch", row["slot"], "only GPUs and NICs have one: remove it")
+        text = self.string(row, path, "slot")
+        try:
+            return Slot.of(text).text
+        except InputError:
+            self.fail(
+                f"{path}.slot", "steps PLACE.NAME@GB_PER_S joined by /", text, "remove it, or read the machine's file"
+            )
 
     def link(self, value: object, path: str, ids: Mapping[str, int]) -> Link:
         row = self.mapping(value, path, _LINK_KEYS)
@@ -366,6 +382,8 @@ def _nodes(topology: Topology) -> Iterator[dict[str, Any]]:
             row["arch"] = node.arch
         if node.cpu is not None:
             row["cpu"] = node.cpu
+        if node.slot is not None:
+            row["slot"] = node.slot
         yield row
 
 

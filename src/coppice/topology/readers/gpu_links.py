@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from fractions import Fraction
 
 from coppice.errors import InputError
@@ -10,6 +10,7 @@ from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from coppice.topology.readers.link_rates import GpuModel, nvlink_gb_per_s, xgmi_gb_per_s
 from coppice.topology.readers.reading import ReadOptions, WarningLog
 from coppice.topology.readers.xml_tree import Element
+from coppice.topology.slots import Slot
 
 _CPU_CLASS = "0x068001"
 _GPU_CLASSES = ("0x03", "0x12")
@@ -30,6 +31,7 @@ class GpuEntry:
     rank: int = 0  # Rank in the file
     device: int = 0  # Device number in the file
     id: str = ""  # Its node
+    slot: Slot = field(default_factory=Slot)  # Way from the processor to its PCIe device
 
 
 def link_gpus(

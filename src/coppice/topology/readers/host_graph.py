@@ -201,6 +201,7 @@ class _DraftNode:
     in_network: bool = False
     arch: str | None = None
     cpu: str | None = None
+    slot: str | None = None
 
 
 @dataclass(slots=True)
@@ -223,6 +224,7 @@ class HostGraph:
         in_network: bool = False,  # It copies and adds in hardware
         arch: str | None = None,  # Architecture of a GPU, where it is known
         cpu: str | None = None,  # Maker of the processors beside a GPU, where it is known
+        slot: str | None = None,  # Place in the PCIe tree, where it is known
     ) -> str:
         """Add a node and return its id: ``name``, with a number where that is taken."""
         self.counts[part] = self.counts.get(part, 0) + 1
@@ -236,7 +238,7 @@ class HostGraph:
             self.repeats[name] = self.repeats.get(name, 1) + 1
             unique = f"{name}#{self.repeats[name]}"
         self.drafts[unique] = _DraftNode(
-            part=part, host=host, rank=rank, in_network=in_network, arch=arch, cpu=cpu
+            part=part, host=host, rank=rank, in_network=in_network, arch=arch, cpu=cpu, slot=slot
         )
         self.out[unique] = {}
         return unique
@@ -290,6 +292,7 @@ class HostGraph:
                 aggregate=self.drafts[v].in_network,
                 arch=self.drafts[v].arch,
                 cpu=self.drafts[v].cpu,
+                slot=self.drafts[v].slot,
             )
             for v in order
         ]

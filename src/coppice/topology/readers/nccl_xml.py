@@ -21,6 +21,7 @@ is left out.
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 from typing import NamedTuple
 
@@ -33,18 +34,22 @@ from coppice.topology.readers.link_rates import (
     DEFAULT_NET_MBIT_PER_S,
     LOCAL_GB_PER_S,
     MAX_NET_MBIT_PER_S,
+    RateClass,
     cpu_maker,
     inter_socket_gb_per_s,
+    nvlink_gb_per_s,
     pcie_gb_per_s,
     pcie_speed_known,
 )
 from coppice.topology.readers.reading import ReadOptions, WarningLog, checked_id
 from coppice.topology.readers.xml_tree import Element, parse_xml
+from coppice.topology.slots import Slot
 
 _GPU_CLASSES = ("0x03", "0x12")
 _NIC_CLASS = "0x02"
 _FORMER_GCN = {"910": "90a"}
 """Numbers of architectures in older files of RCCL, by what they are called since."""
+_CPU_CLASS = "0x068001"
 _NVSWITCH_CLASSES = ("0x068000", "0x068001")
 
 
@@ -80,6 +85,7 @@ class _NicDraft:
         self.gb_per_s = gb_per_s
         self.line = line
         self.ports: list[Element] = []
+        self.slots: list[Slot] = []  # Of each port, up to the NIC; of the NIC itself where it has no port
 
 
 class _Unclassed(NamedTuple):
@@ -91,6 +97,7 @@ class _Unclassed(NamedTuple):
     host: str
     busid: str
     gb_per_s: Fraction
+    slot: Slot
 
 
 class _NcclXmlReader:
@@ -109,6 +116,8 @@ class _NcclXmlReader:
         self.cpu_rates: dict[str, Fraction] = {}
         self.cpu_makers: dict[str, str | None] = {}
         self.pcilinks: list[tuple[str, str, Element]] = []
+        self.places = itertools.count()
+        self.devs: dict[str, int] = {}
 
     def read(self) -> tuple[Topology, tuple[str, ...]]:
         cpus = self.root.named("cpu")
@@ -155,20 +164,26 @@ class _NcclXmlReader:
                     element.line,
                 )
         self.cpu_rates[cpu] = rate
-        self.cpu_makers[cpu] = cpu_maker(element.text("arch", ""), element.text("vendor", ""))
+        maker = cpu_maker(element.text("arch", ""), element.text("vendor", ""))
+        self.cpu_makers[cpu] = maker
+        slot = Slot().below(next(self.places), f"cpu{numa}", rate, maker=maker)
         for child in element.children:
             if child.tag == "pci":
-                self.pci(child, parent=cpu, cpu=cpu, host=host, switch_generation=0)
+                self.pci(child, parent=cpu, cpu=cpu, host=host, switch_generation=0, slot=slot)
             elif child.tag == "nic":
-                self.nic(child, parent=cpu, host=host, busid=f"cpu{numa}", cpu=cpu, gb_per_s=None)
+                self.nic(child, parent=cpu, host=host, busid=f"cpu{numa}", cpu=cpu, gb_per_s=None, slot=slot)
 
-    def pci(self, element: Element, *, parent: str, cpu: str, host: str, switch_generation: int) -> None:
+    def pci(
+        self, element: Element, *, parent: str, cpu: str, host: str, switch_generation: int, slot: Slot
+    ) -> None:
         busid = bus_id(element.text("busid"))
         device_class = element.text("class", "").lower()
         gpu_elements, nic_elements = element.named("gpu"), element.named("nic")
         if device_class.startswith(_NVSWITCH_CLASSES) and not gpu_elements:
             return
         gb_per_s = self.pcie_rate(element)
+        place, above = next(self.places), slot
+        slot = above.below(place, busid, _measured(element), peers=_peers(element))
         if gpu_elements or device_class.startswith(_GPU_CLASSES):
             if len(gpu_elements) > 1:
                 raise InputError(
@@ -184,19 +199,20 @@ class _NcclXmlReader:
                     cpu=cpu,
                     parent=parent,
                     pcie_gb_per_s=gb_per_s,
+                    slot=slot,
                 )
             )
         elif nic_elements or device_class.startswith(_NIC_CLASS):
             for nic in nic_elements or [element]:
-                self.nic(nic, parent=parent, host=host, busid=busid, cpu=cpu, gb_per_s=gb_per_s)
+                self.nic(nic, parent=parent, host=host, busid=busid, cpu=cpu, gb_per_s=gb_per_s, slot=slot)
         elif (
             not device_class and not element.children and self.graph.drafts[parent].part is MachinePart.BRIDGE
         ):
-            self.unclassed.append(_Unclassed(element, parent, cpu, host, busid, gb_per_s))
+            self.unclassed.append(_Unclassed(element, parent, cpu, host, busid, gb_per_s, above))
         else:
             generation = _broadcom_generation(element, level=1)
             if switch_generation and generation == switch_generation:
-                bridge, inside = parent, 0
+                bridge, inside, slot = parent, 0, above
             else:
                 prefix = f"{host}/" if len(self.hosts) > 1 else ""
                 name = checked_id(f"{prefix}pcie-{busid}", where=element.where)
@@ -205,7 +221,7 @@ class _NcclXmlReader:
                 self.graph.connect(parent, bridge, gb_per_s)
                 inside = _broadcom_generation(element, level=0)
             for child in element.named("pci"):
-                self.pci(child, parent=bridge, cpu=cpu, host=host, switch_generation=inside)
+                self.pci(child, parent=bridge, cpu=cpu, host=host, switch_generation=inside, slot=slot)
             self.pcilinks.extend((bridge, host, child) for child in element.named("pcilink"))
 
     def place_gpus(self) -> None:
@@ -244,6 +260,11 @@ class _NcclXmlReader:
                     cpu=first.cpu,
                     parent=parent,
                     pcie_gb_per_s=pcie_gb_per_s(model.pcie_speed, 16, self.options.rates),
+                    slot=first.slot.below(
+                        next(self.places),
+                        f"beside {first.busid}",
+                        pcie_gb_per_s(model.pcie_speed, 16, RateClass.MEASURED),
+                    ),
                 )
             )
             for device in devices:
@@ -254,6 +275,7 @@ class _NcclXmlReader:
                     busid=device.busid,
                     cpu=device.cpu,
                     gb_per_s=device.gb_per_s,
+                    slot=device.slot.below(next(self.places), device.busid, _measured(device.element)),
                 )
 
     def pcie_rate(self, element: Element) -> Fraction:
@@ -270,7 +292,15 @@ class _NcclXmlReader:
         return pcie_gb_per_s(speed, width, self.options.rates)
 
     def nic(
-        self, element: Element, *, parent: str, host: str, busid: str, cpu: str, gb_per_s: Fraction | None
+        self,
+        element: Element,
+        *,
+        parent: str,
+        host: str,
+        busid: str,
+        cpu: str,
+        gb_per_s: Fraction | None,
+        slot: Slot,
     ) -> None:
         device = busid.rpartition(".")[0] or busid
         draft = self.nics.get((host, cpu, device))
@@ -280,6 +310,9 @@ class _NcclXmlReader:
         for port in element.named("net"):
             if port.attributes.get("dev") is not None and port.text("net", "1") != "0":
                 draft.ports.append(port)
+                draft.slots.append(slot)
+        if not draft.ports:
+            draft.slots = [slot]
 
     def add_nic(self, nic: _NicDraft) -> None:
         prefix = f"{nic.host}/" if len(self.hosts) > 1 else ""
@@ -291,18 +324,38 @@ class _NcclXmlReader:
                 self.log.add("no network speed is given: NICs get the rate of their PCIe link", nic.line)
             name = checked_id(f"{prefix}nic-{nic.busid}", where=f"{self.file}:{nic.line}")
             rate = self.capped(self.options.nic_gb_per_s, nic.gb_per_s)
-            self.graph.connect(nic.parent, self.graph.add(name, MachinePart.NIC, host=nic.host), rate)
+            dev = self.devs.setdefault(nic.host, 0)
+            self.devs[nic.host] += 1
+            port_rate = self.options.nic_gb_per_s or rate
+            slot = nic.slots[0].below(next(self.places), name, port_rate, dev=dev).text
+            self.graph.connect(nic.parent, self.graph.add(name, MachinePart.NIC, host=nic.host, slot=slot), rate)
             return
         parent, pcie = nic.parent, nic.gb_per_s
         if len(nic.ports) > 1 and pcie is not None:
             parent = self.graph.add(f"{prefix}pcie-{nic.busid}", MachinePart.BRIDGE, host=nic.host)
             self.graph.connect(nic.parent, parent, pcie)
-        for port in nic.ports:
+        for port, slot in zip(nic.ports, nic.slots, strict=True):
             default = f"nic{port.text('dev')[:20]}"
             name = checked_id(prefix + (port.text("name", "") or default), where=port.where)
-            node = self.graph.add(name, MachinePart.NIC, host=nic.host)
-            self.graph.connect(parent, node, self.capped(self.port_rate(port, pcie), pcie))
+            rate = self.port_rate(port, pcie)
+            node = self.graph.add(
+                name, MachinePart.NIC, host=nic.host, slot=self.port_slot(port, slot, name, rate or pcie)
+            )
+            self.graph.connect(parent, node, self.capped(rate, pcie))
             self.graph.latency_us[node] = min(float(port.number("latency", default=Fraction(0))), 1e6)
+
+    def port_slot(self, port: Element, slot: Slot, name: str, rate: Fraction | None) -> str:
+        """Slot of a port, with what NCCL reads of it."""
+        return slot.below(
+            next(self.places),
+            name,
+            LOCAL_GB_PER_S if rate is None else rate,
+            dev=port.text("dev"),
+            port=port.attributes.get("port"),
+            guid=port.attributes.get("guid"),
+            gdr=port.attributes.get("gdr", "0"),
+            coll=port.attributes.get("coll"),
+        ).text
 
     def capped(self, rate: Fraction | None, pcie: Fraction | None) -> Fraction:
         rates = [value for value in (rate, pcie) if value is not None]
@@ -348,6 +401,7 @@ class _NcclXmlReader:
         if all(gpu.rank < 0 for gpu in self.gpus):
             for gpu in self.gpus:
                 gpu.rank = 0
+        place = {id(gpu): i for i, gpu in enumerate(self.gpus)}
         self.gpus.sort(key=lambda gpu: (gpu.rank < 0, gpu.rank, gpu.device))
         seen: set[tuple[str, str]] = set()
         by_device = len({(gpu.host, gpu.device) for gpu in self.gpus}) == len(self.gpus)
@@ -366,8 +420,30 @@ class _NcclXmlReader:
                 rank=position if gpu.rank >= 0 else None,
                 arch=self.arch(gpu),
                 cpu=self.cpu_makers[gpu.cpu],
+                slot=self.gpu_slot(gpu, place[id(gpu)]),
             )
             self.graph.connect(gpu.parent, gpu.id, gpu.pcie_gb_per_s)
+
+    def gpu_slot(self, gpu: GpuEntry, place: int) -> str:
+        """Slot of a GPU, with what NCCL reads of it; drivers number GPUs without a number in the order of the file."""
+        *above, last = gpu.slot.steps
+        element = gpu.element
+        facts: dict[str, object] = {"dev": place if element is None else element.text("dev", str(place))}
+        if element is not None:
+            facts["gdr"] = element.attributes.get("gdr")
+            c2c = sum(
+                link.integer("count", low=0, high=1024) * link.integer("bw", low=0, high=10**9)
+                for link in element.named("c2c")
+            )
+            facts["c2c"] = f"{c2c / 1000:g}" if c2c else None
+            links = sum(
+                link.integer("count", low=0, high=1024)
+                for link in element.named("nvlink")
+                if link.text("tclass", "").lower().startswith(_CPU_CLASS)
+            )
+            each = nvlink_gb_per_s(element.integer("sm", low=0, high=10_000, default=0), RateClass.MEASURED)
+            facts["cpu_nvlink"] = f"{float(links * each):g}" if links else None
+        return Slot(tuple(above)).below(last.place, last.name, last.gb_per_s, **facts).text
 
     def arch(self, gpu: GpuEntry) -> str | None:
         """Architecture of a GPU; files of RCCL have an ``sm`` as well, which means nothing there."""
@@ -378,6 +454,17 @@ class _NcclXmlReader:
             return f"gfx{_FORMER_GCN.get(digits, digits)[:20]}"
         capability = gpu.element.integer("sm", low=0, high=10_000, default=0)
         return f"sm_{capability}" if capability else None
+
+
+def _measured(element: Element) -> Fraction:
+    """Rate of a PCIe link as the runtimes count it."""
+    width = element.integer("link_width", low=0, high=64, default=0)
+    return pcie_gb_per_s(element.text("link_speed", ""), width, RateClass.MEASURED)
+
+
+def _peers(element: Element) -> str | None:
+    """PCIe switches that a switch has links of its own to."""
+    return "+".join(bus_id(link.text("target")) for link in element.named("pcilink")) or None
 
 
 def _broadcom_generation(element: Element, *, level: int) -> int:

@@ -29,7 +29,7 @@ UNITS = {
 }
 """Units of rates, in GB/s."""
 
-_NODE_KEYS = ("kind", "host", "rank", "multicast", "aggregate", "arch", "cpu")
+_NODE_KEYS = ("kind", "host", "rank", "multicast", "aggregate", "arch", "cpu", "slot")
 
 
 def from_networkx(
@@ -128,7 +128,7 @@ def to_networkx(topology: Topology) -> nx.DiGraph[Any]:
             attributes["host"] = node.host
         if node.kind is NodeKind.GPU:
             attributes["rank"] = -1 if node.rank is None else node.rank
-        known = {"arch": node.arch, "cpu": node.cpu}
+        known = {"arch": node.arch, "cpu": node.cpu, "slot": node.slot}
         attributes |= {key: value for key, value in known.items() if value is not None}
         graph.add_node(node.id, **attributes, multicast=node.multicast, aggregate=node.aggregate)
     for link in topology.links():

@@ -26,9 +26,9 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.selection.nccl.system import MOST_CHANNELS
 from coppice.selection.nccl_machine import NcclMachine, machine_of
-from coppice.selection.nccl_model import (
-    MOST_CHANNELS,
+from coppice.selection.nccl.costs import (
     PATHS,
     Channels,
     CostCell,
@@ -177,7 +177,7 @@ def select_by_cost(
     *,
     # Where it runs: GPUs, their links and NICs are read off it as far as it says them
     topology: Topology | None = None,
-    # Properties of the communicator (see :data:`coppice.selection.nccl.SETTINGS`)
+    # Properties of the communicator (see :data:`coppice.selection.nccl.selecting.SETTINGS`)
     settings: Mapping[str, str] | None = None,
     root: int = 0,  # Root rank, for the bound of a rooted collective
 ) -> Selection:

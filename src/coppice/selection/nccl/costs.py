@@ -8,7 +8,7 @@ data (``data/nccl.json``). Figures are double precision here and single precisio
 from __future__ import annotations
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
 from typing import TYPE_CHECKING
@@ -73,7 +73,6 @@ def constants() -> Constants:
 
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
 PROTOCOLS = ("LL", "LL128", "Simple")
-MOST_CHANNELS = 64
 _SERVED = {
     Collective.ALL_REDUCE: ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree"),
     Collective.ALL_GATHER: ("Ring", "PAT", "NVLS", "CollNetDirect"),
@@ -97,6 +96,10 @@ class Channels:
     latency_us: float = 0.0  # Latency that the network itself states
     same: bool = True  # All channels take the GPUs in the same order
 
+    def of(self, count: int) -> Channels:
+        """So many of these channels."""
+        return replace(self, count=count)
+
 
 @dataclass(frozen=True, kw_only=True)
 class NcclCommunicator:
@@ -113,6 +116,9 @@ class NcclCommunicator:
     collnet_chain: Channels | None = None  # Channels of CollNetChain, None likewise
     nvswitch: bool = True  # GPUs are joined by NVSwitches
     plain_tree: bool = False  # The tree has one NIC's traffic on one GPU (pattern `TREE`)
+    mixed: bool = False  # GPUs differ in compute capability
+    channels: int  # Channels of a kernel for rings and trees at most
+    nvls_channels: int = 0  # Channels of a kernel for NVLS
 
     @property
     def per_node(self) -> float:
@@ -123,13 +129,6 @@ class NcclCommunicator:
     def capability(self) -> int:
         """Compute capability times ten: 70, 80, 90, 100."""
         return GENERATIONS[self.generation]
-
-    @property
-    def channels(self) -> int:
-        """Channels of a kernel: twice those of the search, or four times few fast ones across boxes."""
-        count = min(MOST_CHANNELS, 2 * min(self.ring.count, self.tree.count))
-        few = self.capability >= 90 and self.nodes > 1 and self.ring.within > 45 and count < 16
-        return 2 * count if few else count
 
     def of(self, algorithm: str) -> Channels | None:
         """Channels of an algorithm's pattern."""
@@ -233,6 +232,8 @@ def _no_ll128(comm: NcclCommunicator, channels: Channels) -> str | None:
     worst = "PXN" if comm.capability >= 90 else "PXB"
     if comm.capability < 70:
         return "LL128 needs Volta or later"
+    if comm.mixed and comm.capability < 90:
+        return "LL128 needs GPUs of one compute capability before Hopper"
     if comm.nodes > 1 and PATHS.index(channels.across_type) > PATHS.index(worst):
         return f"LL128 needs paths to NICs of class {worst} or better, found {channels.across_type}"
     if PATHS.index(channels.within_type) > PATHS.index("NVB"):

@@ -1,0 +1,182 @@
+"""Rings and trees over all boxes from the channels of each, as ``src/graph/connect.cc`` of NCCL 2.30 joins them.
+
+A channel's ring leaves each box at the end of its order and enters the next box at the beginning. Trees take the order
+of a box as a chain; boxes form two binary trees with the roles of inner boxes and leaves exchanged, and channels are
+used twice: the first half for one tree, the second half for the other.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from coppice.selection.nccl.graph import Graph, Pattern
+from coppice.selection.nccl.searching import Graphs
+from coppice.selection.nccl.system import MOST_CHANNELS
+
+
+@dataclass(frozen=True, kw_only=True)
+class BoxChannels:
+    """What one box has found."""
+
+    ranks: tuple[int, ...]  # Ranks of the communicator, by their number in the box
+    graphs: Graphs
+
+
+@dataclass(frozen=True, kw_only=True)
+class Connections:
+    """Channels of a communicator."""
+
+    rings: tuple[tuple[int, ...], ...]  # Ranks in order from rank 0, by channel
+    trees: tuple[tuple[TreeNode, ...], ...]  # Parent and children of every rank, by channel
+    nvls_heads: tuple[tuple[int, ...], ...]  # Ranks that pull and push for NVLS, by box
+
+    @property
+    def count(self) -> int:
+        """Number of channels of a kernel at most."""
+        return len(self.rings)
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreeNode:
+    """A rank in a tree."""
+
+    up: int = -1
+    down: tuple[int, ...] = ()
+
+
+def connected(boxes: list[BoxChannels], *, capability: int, adds: bool = False) -> Connections:
+    """Join the channels of all boxes.
+
+    Args:
+        boxes: The boxes, in the order of their first ranks.
+        capability: Lowest compute capability, times ten.
+        adds: CollNet is used.
+
+    Raises:
+        ValueError: If a ring is not a cycle over all ranks, which no search of NCCL gives.
+    """
+    count = min(min(box.graphs.ring.count, box.graphs.tree.count) for box in boxes)
+    ranks = sum(len(box.ranks) for box in boxes)
+    rings = [_ring(boxes, channel, count) for channel in range(count)]
+    trees = [_trees(boxes, channel) for channel in range(count)]
+    rings += rings
+    both = [tree[0] for tree in trees] + [tree[1] for tree in trees]
+    rings, both = rings[:MOST_CHANNELS], both[:MOST_CHANNELS]
+    chains = [box.graphs.collnet_chain for box in boxes]
+    if adds and ranks > len(boxes) and _least(chains, "within") > _least(chains, "across"):
+        more = min(MOST_CHANNELS, len(rings) + len(rings) // 2) - len(rings)
+        rings, both = rings + rings[:more], both + both[:more]
+    fast = min(box.graphs.ring.within for box in boxes) > 45
+    if capability >= 90 and len(boxes) > 1 and fast and len(rings) < 16:
+        rings, both = 2 * rings, 2 * both
+    return Connections(rings=tuple(rings), trees=tuple(both), nvls_heads=tuple(_heads(box) for box in boxes))
+
+
+def _least(graphs: list[Graph | None], name: str) -> float:
+    return min((getattr(graph, name) for graph in graphs if graph is not None), default=0.0)
+
+
+def _heads(box: BoxChannels) -> tuple[int, ...]:
+    graph = box.graphs.nvls
+    if graph is None:
+        return ()
+    return tuple(dict.fromkeys(box.ranks[order[0]] for order in graph.orders))
+
+
+def _ring(boxes: list[BoxChannels], channel: int, count: int) -> tuple[int, ...]:
+    orders = []
+    for node, box in enumerate(boxes):
+        # Channels that change NICs do so in pairs: odd boxes exchange them, so that both ends of a cable are one rail.
+        swapped = box.graphs.ring.cross_nic == 2 and count % 2 == 0 and node % 2 == 1
+        order = box.graphs.ring.orders[channel ^ 1 if swapped else channel]
+        orders.append([box.ranks[each] for each in order])
+    ring = [rank for order in orders for rank in order]
+    if sorted(ring) != list(range(len(ring))):
+        raise ValueError(f"expected a ring of {len(ring)} ranks, found {ring}")
+    start = ring.index(0)
+    return tuple(ring[start:] + ring[:start])
+
+
+@dataclass
+class _Draft:
+    up: int = -1
+    down: list[int] = field(default_factory=list)
+
+
+def _trees(boxes: list[BoxChannels], channel: int) -> tuple[tuple[TreeNode, ...], tuple[TreeNode, ...]]:
+    """Both trees of a channel."""
+    ranks = sum(len(box.ranks) for box in boxes)
+    chains = [[box.ranks[each] for each in box.graphs.tree.orders[channel]] for box in boxes]
+    drafts = tuple([_Draft() for _ in range(ranks)] for _ in range(2))
+    for chain in chains:
+        for draft in drafts:
+            for above, below in zip(chain, chain[1:], strict=False):
+                draft[below].up = above
+                draft[above].down.append(below)
+    parents = [chain[0] for chain in chains]
+    first = [_at(chain, box.graphs.tree, Pattern.TREE) for chain, box in zip(chains, boxes, strict=True)]
+    second = [
+        chain[min(1, len(chain) - 1)] if box.graphs.tree.pattern is Pattern.SPLIT_TREE else chain[0]
+        for chain, box in zip(chains, boxes, strict=True)
+    ]
+    for node in range(len(boxes)):
+        for draft, place in zip(drafts, double_tree(len(boxes), node), strict=True):
+            if place.up != -1:
+                draft[parents[node]].up = (first if place.first_child else second)[place.up]
+            for end, child in ((first, place.left), (second, place.right)):
+                if child != -1:
+                    draft[end[node]].down.append(parents[child])
+    made = [tuple(TreeNode(up=each.up, down=tuple(each.down)) for each in draft) for draft in drafts]
+    return made[0], made[1]
+
+
+def _at(chain: list[int], graph: Graph, alone: Pattern) -> int:
+    return chain[0 if graph.pattern is alone else min(1, len(chain) - 1)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class TreePlace:
+    """A box in a binary tree of boxes."""
+
+    up: int  # Its parent, or -1
+    left: int  # Its children, or -1
+    right: int
+    first_child: bool  # It is the first child of its parent
+
+
+def double_tree(boxes: int, box: int) -> tuple[TreePlace, TreePlace]:
+    """Places of a box in both trees: the second one is mirrored, or shifted by one for an odd number of boxes.
+
+    Examples:
+        >>> [place.up for place in double_tree(4, 1)], [place.up for place in double_tree(4, 0)]
+        ([2, 3], [-1, 1])
+    """
+    first = _binary_tree(boxes, box)
+    if boxes % 2:
+        found, back = _binary_tree(boxes, (box - 1) % boxes), 1
+        moved = [each if each == -1 else (each + back) % boxes for each in (found.up, found.left, found.right)]
+    else:
+        found = _binary_tree(boxes, boxes - 1 - box)
+        moved = [each if each == -1 else boxes - 1 - each for each in (found.up, found.left, found.right)]
+    second = TreePlace(up=moved[0], left=moved[1], right=moved[2], first_child=found.first_child)
+    return first, second
+
+
+def _binary_tree(boxes: int, box: int) -> TreePlace:
+    """Tree in which every other box is a leaf: the lowest bit that is set tells the height."""
+    bit = 1
+    while bit < boxes and not bit & box:
+        bit <<= 1
+    if box == 0:
+        return TreePlace(up=-1, left=-1, right=bit >> 1 if boxes > 1 else -1, first_child=True)
+    up = (box ^ bit) | (bit << 1)
+    if up >= boxes:
+        up = box ^ bit
+    low = bit >> 1
+    if not low:
+        return TreePlace(up=up, left=-1, right=-1, first_child=box < up)
+    right = box + low
+    while right >= boxes:
+        right = box + low if low else -1
+        low >>= 1
+    return TreePlace(up=up, left=box - (bit >> 1), right=right, first_child=box < up)

@@ -1,0 +1,85 @@
+"""What NCCL's search starts from, and the channels of all patterns that a communicator searches in turn.
+
+The search itself is native (``cpp/nccl_search``): it may walk half a million steps.
+"""
+
+from __future__ import annotations
+
+import enum
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import cached_property
+
+from coppice.selection.nccl.graph import Graph, Pattern
+from coppice.selection.nccl.costs import constants
+from coppice.selection.nccl.paths import local_nets
+from coppice.selection.nccl.system import MOST_CHANNELS, System
+from coppice.topology.generation import generation_of_capability
+
+
+class Order(enum.IntEnum):
+    """Which GPUs a walk tries next."""
+
+    ANY = 0  # All, the most promising first
+    FILE = 1  # In the order of the file
+    REPLAY = 2  # As in the channel before
+
+
+@dataclass(frozen=True, kw_only=True)
+class SearchRequest:
+    """A pattern to search."""
+
+    system: System
+    pattern: Pattern
+    least: int  # Number of channels at least
+    most: int  # Number of channels at most
+    adds: bool = False  # Only through ports whose network adds (CollNet)
+    cross_nic_setting: int = 2  # NCCL_CROSS_NIC
+
+    @cached_property
+    def preferred(self) -> list[list[int]]:
+        """For each GPU the ports that it prefers."""
+        return [local_nets(self.system, gpu) for gpu in self.system.gpus]
+
+
+def speeds_of(capability: int, *, several: bool) -> list[float]:
+    """GB/s that NCCL tries for a channel, falling."""
+    data = constants()
+    return (data.speeds_across if several else data.speeds_within)[generation_of_capability(capability)]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Graphs:
+    """What NCCL finds in a box."""
+
+    ring: Graph
+    tree: Graph
+    nvls: Graph | None  # None where it is not searched
+    collnet_chain: Graph | None
+    collnet_direct: Graph | None
+
+
+def graphs_of(system: System, *, multicast: bool, adds: bool, search: Callable[[SearchRequest], Graph]) -> Graphs:
+    """Search all patterns, in NCCL's order.
+
+    Args:
+        multicast: The NVSwitches copy and add, and the driver offers it.
+        adds: The network adds (CollNet).
+    """
+    ring = search(SearchRequest(system=system, pattern=Pattern.RING, least=1, most=MOST_CHANNELS // 2))
+    tree = search(
+        SearchRequest(system=system, pattern=Pattern.BALANCED_TREE, least=ring.count, most=ring.count)
+    )
+    chain = direct = nvls = None
+    if adds:
+        chain = search(
+            SearchRequest(system=system, pattern=Pattern.TREE, least=ring.count, most=ring.count, adds=True)
+        )
+        direct = search(
+            SearchRequest(
+                system=system, pattern=Pattern.COLLNET_DIRECT, least=1, most=MOST_CHANNELS, adds=True
+            )
+        )
+    if multicast and len(system.gpus) > 1:
+        nvls = search(SearchRequest(system=system, pattern=Pattern.NVLS, least=1, most=MOST_CHANNELS))
+    return Graphs(ring=ring, tree=tree, nvls=nvls, collnet_chain=chain, collnet_direct=direct)
