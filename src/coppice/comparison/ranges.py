@@ -17,7 +17,7 @@ from coppice.bounds.problem import Problem
 from coppice.comparison.measurement import SimulatedTime
 from coppice.errors import InputError
 from coppice.selection import select
-from coppice.selection.nccl_machine import machine_of
+from coppice.selection.nccl.machines import machines_of
 from coppice.simulation.models import protocol_text
 from coppice.text import plural, short_size, time_text
 
@@ -241,7 +241,7 @@ def nccl_picks(
     found = []
     for size in sizes:
         try:
-            if machine_of(problem.topology).generation is None:
+            if machines_of(problem.topology).generation is None:
                 return ()
             chosen = select("nccl", problem.collective, size, topology=problem.topology, root=problem.root)
         except InputError:  # GPUs of another make, unequal boxes, or a collective that it does not have

@@ -190,6 +190,10 @@ class Selection:
     assumptions: tuple[str, ...] = ()  # What was not given and had to be assumed
     notes: tuple[str, ...] = ()  # What differs between the pick and the schedule, and other traps
     cells: tuple[CostCell, ...] = ()  # Predicted times of a library with a cost model, in its own order
+    # Channels that NCCL's kernel may take, those that get data, and threads of each; None where nothing tells
+    channels: int | None = None
+    channels_filled: int | None = None
+    threads: int | None = None
 
     def __repr__(self) -> str:
         runs = f", which runs {self.runs_as}" if self.runs_as not in ("", self.algorithm) else ""
@@ -234,6 +238,9 @@ class Selection:
             "protocol": None if self.cell is None else self.cell.protocol,
             "time_us": None if self.cell is None else self.cell.time_us,
             "promised_us": None if self.cell is None else self.cell.promised_us,
+            "channels": self.channels,
+            "channels_filled": self.channels_filled,
+            "threads": self.threads,
             "ours": self.ours,
             "parameters": dict(self.parameters),
             "reason": self.reason,

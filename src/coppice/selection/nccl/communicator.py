@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from functools import lru_cache
+from functools import cached_property, lru_cache
 
-from coppice.selection.nccl.connect import BoxChannels, Connections, connected
+from coppice.selection.nccl.connect import BoxChannels, Connections, channels_of, connected
 from coppice.selection.nccl.costs import Channels, NcclCommunicator
 from coppice.selection.nccl.graph import Graph, Pattern
 from coppice.selection.nccl.machine import Machine
@@ -43,8 +43,18 @@ class Found:
     """What NCCL finds for a communicator."""
 
     communicator: NcclCommunicator
-    connections: Connections
-    boxes: tuple[FoundBox, ...]
+    boxes: tuple[FoundBox, ...]  # Groups of ranks that reach each other inside a machine, by their first ranks
+    ranks: tuple[tuple[int, ...], ...]  # Ranks of each
+    collnet: bool  # CollNet is used
+
+    @cached_property
+    def connections(self) -> Connections:
+        """Rings and trees over all boxes."""
+        return connected(
+            [BoxChannels(ranks=ranks, graphs=box.graphs) for box, ranks in zip(self.boxes, self.ranks, strict=True)],
+            capability=min(each.capability for each in self.boxes),
+            adds=self.collnet,
+        )
 
 
 def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False) -> Found:
@@ -55,23 +65,17 @@ def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False) -> Found:
         collnet: CollNet is enabled (NCCL_COLLNET_ENABLE) where the network adds.
     """
     several = len(boxes) > 1
+    of_box = {id(box): _boxes_of(box.machine, box.gpus, several, collnet) for box in {id(b): b for b in boxes}.values()}
     found: list[FoundBox] = []
-    places: list[tuple[int, ...]] = []
+    ranks: list[tuple[int, ...]] = []
     start = 0
     for box in boxes:
-        for part in _boxes_of(box.machine, box.gpus, several, collnet):
+        for part in of_box[id(box)]:
             found.append(part)
-            places.append(tuple(start + each for each in part.members))
+            ranks.append(tuple(start + each for each in part.members))
         start += len(box.gpus)
-    capability = min(each.capability for each in found)
-    connections = connected(
-        [BoxChannels(ranks=ranks, graphs=each.graphs) for each, ranks in zip(found, places, strict=True)],
-        capability=capability,
-        adds=collnet,
-    )
-    return Found(
-        communicator=_communicator(found, connections, start), connections=connections, boxes=tuple(found)
-    )
+    comm = _communicator(found, start, collnet)
+    return Found(communicator=comm, boxes=tuple(found), ranks=tuple(ranks), collnet=collnet)
 
 
 @lru_cache(maxsize=32)
@@ -120,10 +124,11 @@ def _least_net(system: System) -> float:
     return min(rates, default=0.0)
 
 
-def _communicator(found: list[FoundBox], connections: Connections, ranks: int) -> NcclCommunicator:
+def _communicator(boxes: list[FoundBox], ranks: int, collnet: bool) -> NcclCommunicator:
+    nodes = len(boxes)
+    found = list({id(box): box for box in boxes}.values())
     capability = min(each.capability for each in found)
     makers = {each.maker for each in found}
-    nodes = len(found)
     ring, tree = _aligned([each.graphs.ring for each in found]), _aligned([each.graphs.tree for each in found])
     assert ring is not None and tree is not None
     nvls = _aligned([each.graphs.nvls for each in found])
@@ -145,7 +150,11 @@ def _communicator(found: list[FoundBox], connections: Connections, ranks: int) -
         nvswitch=all(each.nvswitch for each in found),
         plain_tree=max(each.graphs.tree.pattern for each in found) is Pattern.TREE,
         mixed=capability != max(each.most_capability for each in found),
-        channels=connections.count,
+        channels=len(
+            channels_of(
+                [box.graphs for box in boxes], capability=capability, ranks=ranks, adds=collnet
+            )
+        ),
         nvls_channels=nvls_channels(capability, nodes, min(sizes), net) if nvls is not None and nvls.count else 0,
     )
 

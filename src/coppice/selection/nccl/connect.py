@@ -7,6 +7,7 @@ used twice: the first half for one tree, the second half for the other.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from coppice.selection.nccl.graph import Graph, Pattern
@@ -56,24 +57,57 @@ def connected(boxes: list[BoxChannels], *, capability: int, adds: bool = False) 
         ValueError: If a ring is not a cycle over all ranks, which no search of NCCL gives.
     """
     count = min(min(box.graphs.ring.count, box.graphs.tree.count) for box in boxes)
-    ranks = sum(len(box.ranks) for box in boxes)
     rings = [_ring(boxes, channel, count) for channel in range(count)]
-    trees = [_trees(boxes, channel) for channel in range(count)]
-    rings += rings
-    both = [tree[0] for tree in trees] + [tree[1] for tree in trees]
-    rings, both = rings[:MOST_CHANNELS], both[:MOST_CHANNELS]
-    chains = [box.graphs.collnet_chain for box in boxes]
-    if adds and ranks > len(boxes) and _least(chains, "within") > _least(chains, "across"):
-        more = min(MOST_CHANNELS, len(rings) + len(rings) // 2) - len(rings)
-        rings, both = rings + rings[:more], both + both[:more]
-    fast = min(box.graphs.ring.within for box in boxes) > 45
-    if capability >= 90 and len(boxes) > 1 and fast and len(rings) < 16:
-        rings, both = 2 * rings, 2 * both
-    return Connections(rings=tuple(rings), trees=tuple(both), nvls_heads=tuple(_heads(box) for box in boxes))
+    both = [_trees(boxes, channel) for channel in range(count)]
+    trees = [tree[0] for tree in both] + [tree[1] for tree in both]
+    used = channels_of([box.graphs for box in boxes], capability=capability, adds=adds, ranks=sum(len(box.ranks) for box in boxes))
+    return Connections(
+        rings=tuple(rings[channel % count] for channel in used),
+        trees=tuple(trees[channel] for channel in used),
+        nvls_heads=tuple(_heads(box) for box in boxes),
+    )
 
 
-def _least(graphs: list[Graph | None], name: str) -> float:
-    return min((getattr(graph, name) for graph in graphs if graph is not None), default=0.0)
+def channels_of(boxes: Sequence[Graphs], *, capability: int, ranks: int, adds: bool = False) -> list[int]:
+    """For each channel of a kernel the searched channel that it repeats; the second tree counts from their number.
+
+    Args:
+        boxes: What each box has found.
+        capability: Lowest compute capability, times ten.
+        adds: CollNet is used.
+    """
+    chains = [box.collnet_chain for box in boxes if box.collnet_chain is not None]
+    slow = [min(getattr(chain, name) for chain in chains) for name in ("within", "across")] if chains else [0, 0]
+    return kernel_channels(
+        min(min(box.ring.count, box.tree.count) for box in boxes),
+        capability=capability,
+        boxes=len(boxes),
+        within=min(box.ring.within for box in boxes),
+        more=adds and ranks > len(boxes) and slow[0] > slow[1],
+    )
+
+
+def kernel_channels(count: int, *, capability: int, boxes: int, within: float, more: bool = False) -> list[int]:
+    """Channels of a kernel: each that was searched twice, half as many again for CollNet, and twice that for few fast ones.
+
+    Args:
+        count: Number of searched channels.
+        capability: Lowest compute capability, times ten.
+        within: GB/s of a channel of the ring inside a box.
+        more: CollNet has a faster chain inside boxes than between them.
+
+    Examples:
+        >>> kernel_channels(2, capability=80, boxes=2, within=24.0)
+        [0, 1, 2, 3]
+        >>> len(kernel_channels(4, capability=90, boxes=2, within=48.0))
+        16
+    """
+    found = list(range(2 * count))[:MOST_CHANNELS]
+    if more:
+        found += found[: min(MOST_CHANNELS, len(found) + len(found) // 2) - len(found)]
+    if capability >= 90 and boxes > 1 and within > 45 and len(found) < 16:
+        found += found
+    return found
 
 
 def _heads(box: BoxChannels) -> tuple[int, ...]:

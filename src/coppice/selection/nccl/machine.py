@@ -102,6 +102,23 @@ class Machine:
                 found.append(part)
         return found
 
+    def adding(self) -> Machine:
+        """The same machine, with a network that adds at every port."""
+
+        def made(part: Part) -> Part:
+            if isinstance(part, Nic):
+                return replace(part, ports=tuple(replace(port, adds=True) for port in part.ports))
+            if isinstance(part, PcieSwitch):
+                return replace(part, parts=tuple(made(each) for each in part.parts))
+            return part
+
+        return replace(
+            self,
+            processors=tuple(
+                replace(each, parts=tuple(made(part) for part in each.parts)) for each in self.processors
+            ),
+        )
+
     def used(self, gpus: list[str]) -> Machine:
         """The machine as the ranks with these GPUs see it together.
 

@@ -23,6 +23,7 @@ from coppice.selection.nccl.communicator import BoxOfRanks
 from coppice.selection.nccl.costs import constants
 from coppice.selection.nccl.machine import (
     NVSWITCH,
+    PROCESSOR,
     Gpu,
     Machine,
     Nic,
@@ -169,7 +170,9 @@ class _MachineBuilder:
                 target = NVSWITCH if b in self.box.gpu_switches else str(b)
                 links[target] = links.get(target, 0.0) + float(rate * self.factor)
         if step is not None and step.fact("cpu_nvlink"):
-            links["cpu"] = _number(step.fact("cpu_nvlink"))
+            links[PROCESSOR] = _number(step.fact("cpu_nvlink"))
+        if step is not None and step.fact("own_nvlink"):  # virtual machines hide where NVLinks really end
+            links[str(place)] = _number(step.fact("own_nvlink"))
         return Gpu(
             key=str(place),
             dev=dev,

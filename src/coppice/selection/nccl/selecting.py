@@ -1,13 +1,8 @@
 """Predict NCCL's pick: the algorithm and protocol with the least time in its cost model.
 
-NCCL does not know the network beyond its NICs, nor what its constants miss: where its model promises less than the
-links of the topology allow, the pick is still its pick, and the time is that of the bound.
-
-The channels that NCCL's topology search finds follow in closed form for boxes whose GPUs and NICs are all alike. NCCL
-tries speeds of a channel from a descending table, and keeps the speed and number of channels with the largest product.
-Where all GPUs hang on NVSwitches and share the NICs evenly, how many channels fit is a matter of counting: a GPU passes
-on what every channel carries, except where the channel comes from or goes to its NIC. Elsewhere it stands in for the
-search: rings share what the narrowest cut of a box lets through.
+What NCCL finds follows from the machines of a topology by its own search (see the modules beside this one); settings
+replace single results of it. NCCL does not know the network beyond its NICs, nor what its constants miss: where its
+model promises less than the links of the topology allow, the pick is still its pick, and the time is that of the bound.
 
 No predicted time counts below our own bound: what the links of a topology allow, for the class that an algorithm is of.
 Algorithms whose GPUs add are held against the plain bound, those whose switches add against the bound with the help of
@@ -26,20 +21,17 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.selection.nccl.communicator import BoxOfRanks, Found, found_by
+from coppice.selection.nccl.connect import kernel_channels
+from coppice.selection.nccl.costs import PATHS, Channels, CostCell, NcclCommunicator, cells, constants
+from coppice.selection.nccl.kernel import KernelShape, kernel_of
+from coppice.selection.nccl.machines import Machines, machines_of
 from coppice.selection.nccl.system import MOST_CHANNELS
-from coppice.selection.nccl_machine import NcclMachine, machine_of
-from coppice.selection.nccl.costs import (
-    PATHS,
-    Channels,
-    CostCell,
-    NcclCommunicator,
-    cells,
-    constants,
-)
 from coppice.selection.selection import Selection, SelectionRequest
 from coppice.topology.generation import GENERATIONS
-from coppice.topology.model import NodeKind, Topology
+from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.operations import without_dead_ends
+from coppice.topology.presets import preset
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s
 
 _NVSWITCHES_ADD = ("NVLS", "NVLSTree")
@@ -105,70 +97,6 @@ def _capped(cell: CostCell, least: Fraction) -> CostCell:
     return replace(cell, time_us=float(least), promised_us=time_us, terms=(*cell.terms, words))
 
 
-def searched(
-    generation: str, *, nvlink: float, most: float, gpus: int, nics: int, nic: float, apart: bool = True
-) -> tuple[Channels, Channels, Channels]:
-    """Channels of ring, tree and NVLS on boxes with identical GPUs and NICs.
-
-    Args:
-        nvlink: GB/s of all NVLinks of a GPU, or of what joins GPUs instead of them.
-        most: GB/s of the best path between two GPUs.
-        nics: NICs in a box; 0 for a single box.
-        nic: GB/s of a NIC.
-        apart: What goes to NICs takes other links than what goes to GPUs.
-
-    Examples:
-        >>> ring, tree, nvls = searched("ampere", nvlink=240, most=240, gpus=8, nics=0, nic=0)
-        >>> ring.count, ring.within, nvls.count
-        (12, 20.0, 8)
-    """
-    data = constants()
-    speeds = (data.speeds_across if nics else data.speeds_within)[generation]
-    total, top = nvlink, (nic if nics else most)
-    # Where a channel has its NIC, the GPU carries it in one direction only.
-    share = (gpus - 1) / gpus if nics and apart else 1.0
-    count, speed = 0, 0.0
-    for tried in speeds:
-        if speed and (count * speed >= total or tried / speed <= 0.49):
-            break
-        if tried > top:
-            continue
-        room = MOST_CHANNELS // 2 if gpus == 1 and nics else int(nvlink / (tried * share) + 1e-9)
-        fits = min(MOST_CHANNELS // 2, room, int(nic / tried + 1e-9) * nics if nics else room)
-        if fits * tried > count * speed:
-            count, speed = fits, tried
-    if not count:
-        count, speed = 1, min(top, speeds[-1])
-    if speed >= 25 and not (GENERATIONS[generation] > 80 and speed < 50 and count > 4):
-        double = min(2 * count, MOST_CHANNELS // 2)
-        speed, count = speed / -(-double // count), double
-    across = "PXB" if nics else "PIX"
-    ring = Channels(count=count, within=float(speed), across=float(speed), across_type=across, same=not nics)
-    faster = [tried for tried in speeds if speed < tried <= min(most, 2 * speed) and tried * count <= nvlink]
-    tree = Channels(
-        count=count,
-        within=float(max(faster, default=speed)) if nics else float(speed),
-        across=float(speed),
-        across_type=across,
-        same=ring.same,
-    )
-    heads = min(32, gpus)
-    pulls = [tried for tried in speeds if tried <= top and tried * (heads + 1) <= nvlink]
-    pull = max(pulls, default=0.0)
-    # The search then raises what NVLS sends between boxes, up to twice its pull or what a NIC takes.
-    push = pull
-    for tried in sorted(speeds):
-        if push < tried and push < 2 * pull and (not nics or tried <= nic):
-            push = tried
-    nvls = Channels(
-        count=heads if pulls and (not nics or nics >= heads) else 0,
-        within=float(pull),
-        across=float(push),
-        across_type=across,
-    )
-    return ring, tree, nvls
-
-
 _DIRECT = (Collective.ALL_TO_ALL, Collective.GATHER, Collective.SCATTER)
 
 
@@ -189,11 +117,18 @@ def select_by_cost(
     if collective in _DIRECT or request.ranks == 1:
         return _without_model(request, function)
     inputs = inputs_of(request, topology, settings or {})
-    found = cells(inputs.communicator, collective, request.size_bytes)
+    comm = inputs.communicator
+    found = cells(comm, collective, request.size_bytes)
     if topology is not None:
         found = at_least_bound(found, topology, collective, request.size_bytes, root=root)
     best = min((cell for cell in found if cell.time_us is not None), key=lambda cell: cell.model_us)
+    kernel = kernel_of(
+        comm, collective, best.algorithm, best.protocol, request.size_bytes, request.element_bytes
+    )
     ours = constants().ours[collective].get(best.algorithm)
+    reason = None if ours else constants().missing[best.algorithm]
+    if ours == "nccl-tree" and not inputs.even:
+        ours, reason = None, "boxes have different numbers of ranks: the catalogue has NCCL's tree for equal ones"
     return Selection(
         library="NCCL",
         version=constants().version,
@@ -206,11 +141,14 @@ def select_by_cost(
         algorithm=f"{best.algorithm}/{best.protocol}",
         runs_as=best.algorithm,
         ours=ours,
-        parameters={"group": request.ranks // inputs.communicator.nodes} if ours == "nccl-tree" else {},
-        reason=None if ours else constants().missing[best.algorithm],
+        parameters={"group": request.ranks // comm.nodes} if ours == "nccl-tree" else {},
+        reason=reason,
         assumptions=inputs.assumptions,
-        notes=_notes(inputs.communicator, best, request.size_bytes),
+        notes=_notes(comm, best, kernel),
         cells=found,
+        channels=kernel.channels,
+        channels_filled=kernel.filled,
+        threads=kernel.threads,
     )
 
 
@@ -233,16 +171,16 @@ def _without_model(request: SelectionRequest, function: str) -> Selection:
     )
 
 
-def _notes(comm: NcclCommunicator, best: CostCell, size_bytes: int) -> tuple[str, ...]:
+def _notes(comm: NcclCommunicator, best: CostCell, kernel: KernelShape) -> tuple[str, ...]:
     """Channels and threads of the kernel, and what the model leaves out."""
+    all_channels = comm.nvls_channels if best.algorithm.startswith("NVLS") else comm.channels
+    words = f"the kernel takes {kernel.channels} of {all_channels} channels, {kernel.threads} threads to move data each"
+    if kernel.filled < kernel.channels:
+        words += f"; its scheduler has data for {kernel.filled} of them"
     found = [
-        "symmetric-memory and copy-engine kernels, registered buffers, tuner plugins and NCCL_ALGO are not modelled"
+        words,
+        "symmetric-memory and copy-engine kernels, registered buffers, tuner plugins and NCCL_ALGO are not modelled",
     ]
-    if best.algorithm in ("Ring", "Tree", "CollNetChain", "PAT"):
-        channels, threads = _kernel(comm, best, size_bytes)
-        found.insert(
-            0, f"the kernel takes {channels} of {comm.channels} channels, {threads} threads to move data each"
-        )
     if best.promised_us is not None:
         found.insert(
             0,
@@ -250,24 +188,6 @@ def _notes(comm: NcclCommunicator, best: CostCell, size_bytes: int) -> tuple[str
             "links of this topology allow: the time is that of the bound",
         )
     return tuple(found)
-
-
-def _kernel(comm: NcclCommunicator, best: CostCell, size_bytes: int) -> tuple[int, int]:
-    """Channels and threads: fewer for sizes that would leave each less than its threshold."""
-    data = constants()
-    threads, channels = data.most_threads[best.protocol], comm.channels
-    if best.algorithm == "Ring" and best.protocol == "Simple":
-        slow = comm.ring.within * comm.ring.count <= data.nic_gb_per_s_of_100_gbit
-        threads = 256 if slow else threads
-    threshold = data.thread_threshold_bytes[best.protocol]
-    if best.algorithm == "Ring" and best.protocol == "LL":
-        threshold *= comm.ranks
-    while channels >= 2 and size_bytes < channels * threads * threshold:
-        channels -= 1
-    while size_bytes < channels * threads * threshold and threads % 128 == 0:
-        threads //= 2
-    threads = max(threads, 96)
-    return channels, 640 if best.algorithm in ("Tree", "PAT") else threads
 
 
 SETTINGS = {
@@ -289,8 +209,6 @@ SETTINGS = {
 """What may be given, with its meaning."""
 
 _DEFAULT_BOX = "dgx-h100"
-_OTHERWISE = "hopper"
-"""Generation that is assumed where nothing tells one."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -299,6 +217,8 @@ class Inputs:
 
     communicator: NcclCommunicator  # What the model takes
     assumptions: tuple[str, ...]  # What was read off or assumed
+    found: Found  # What NCCL's search finds, before settings
+    even: bool  # All boxes have the same number of ranks
 
 
 @dataclass(frozen=True)
@@ -314,6 +234,9 @@ class _Given:
                 f"expected {key} to be {', '.join(choices[:-1])} or {choices[-1]}, found {value!r}."
             )
         return value
+
+    def optional(self, key: str, choices: tuple[str, ...] | None = None) -> str | None:
+        return self.text(key, "", choices) if key in self.settings else None
 
     def number(self, key: str, default: float) -> float:
         text = self.settings.get(key)
@@ -344,86 +267,43 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
             raise InputError(f"NCCL's cost model has no input {key!r}, only: {', '.join(SETTINGS)}.")
     given = _Given(settings)
     words: list[str] = []
-    known = _known_box(given, words) if topology is None else None
     if topology is None:
-        nodes, gpus = _boxes(request, constants().boxes[known or ""].gpus, words)
-        machine = _machine_of_box(known or "", gpus, several=nodes > 1)
+        known = _known_box(given, words)
+        nodes, gpus = _boxes(request, constants().boxes[known].gpus, words)
+        machines = _usual_machines(known, gpus, nodes)
     else:
-        nodes, gpus = _boxes(request, request.ranks, words)
-        machine = machine_of(
-            topology, settings.get("generation") and given.text("generation", "", tuple(GENERATIONS))
-        )
-        _check_machine(machine, topology, several=nodes > 1)
-    generation = machine.generation or _OTHERWISE
-    cpu = machine.cpu or constants().usual_cpu[generation]
-    if machine.generation is None:
+        if request.ranks_per_box is None:
+            words.append("all ranks share one box")
+        machines = machines_of(topology, given.optional("generation", tuple(GENERATIONS)), given.optional("cpu"))
+        _check_machines(machines, topology)
+    generation = machines.generation or "hopper"
+    if machines.generation is None:
         words.append(f"GPUs of {generation} (nothing here tells: `generation` says it)")
-    elif machine.told_by:
-        words.append(f"GPUs of {generation}, by {machine.told_by} (`generation` says otherwise)")
-    if machine.within_type != "NVL":
-        words.append(
-            f"no NVLink joins all GPUs of a box: paths of class {machine.within_type}, rings as the narrowest cut of "
-            "the box allows (NCCL would search)"
-        )
-    elif not machine.nvswitch:
-        words.append("direct NVLinks: rings of single links, as many as links (NCCL would search)")
-    several = nodes > 1
-    found = searched(
-        generation,
-        nvlink=machine.within_gb_per_s,
-        most=machine.path_gb_per_s,
-        gpus=gpus,
-        nics=machine.nics if several else 0,
-        nic=machine.nic_gb_per_s,
-        apart=machine.within_type == "NVL",
-    )
-    ring, tree, nvls = _settled(found, given, machine, words)
-    if several and machine.across_type is None and "type_inter" not in settings:
-        words.append(f"paths between GPUs and NICs of class {ring.across_type}")
-    if machine.cpu is None and "cpu" not in settings:
-        words.append(f"processors of {cpu}")
+    elif machines.told_by:
+        words.append(f"GPUs of {generation}, by {machines.told_by} (`generation` says otherwise)")
+    several = len(machines.boxes) > 1
     adds = given.flag("collnet", default=False) and several
+    boxes = machines.boxes
     if adds:
-        words.append("CollNet with the channels of the tree (NCCL would search for them)")
-    return Inputs(
-        communicator=NcclCommunicator(
-            ranks=request.ranks,
-            nodes=nodes,
-            generation=generation,
-            cpu=given.text("cpu", cpu),
-            ring=ring,
-            tree=tree,
-            nvls=nvls if machine.adds and constants().nvls_efficiency[generation] and gpus > 1 else None,
-            collnet_direct=tree if adds else None,
-            collnet_chain=tree if adds else None,
-            nvswitch=machine.nvswitch,
-            plain_tree=several and gpus == 1,
-        ),
-        assumptions=tuple(words),
-    )
+        adding = {id(box): replace(box, machine=box.machine.adding()) for box in boxes}
+        boxes = tuple(adding[id(box)] for box in boxes)
+        words.append("a network that adds at every NIC")
+    found = found_by(boxes, collnet=adds)
+    comm = _settled(found, given, several=several, words=words)
+    if several and not machines.described and "type_inter" not in settings:
+        words.append(f"NICs beside their GPUs as in usual machines, at paths of class {comm.ring.across_type}")
+    if machines.cpu is None and "cpu" not in settings:
+        words.append(f"processors of {comm.cpu}")
+    if "cpu" in settings:
+        comm = replace(comm, cpu=settings["cpu"])
+    sizes = {len(box.gpus) for box in boxes}
+    return Inputs(communicator=comm, assumptions=tuple(words), found=found, even=len(sizes) == 1)
 
 
-def _settled(
-    found: tuple[Channels, Channels, Channels], given: _Given, machine: NcclMachine, words: list[str]
-) -> tuple[Channels, Channels, Channels]:
+def _settled(found: Found, given: _Given, *, several: bool, words: list[str]) -> NcclCommunicator:
     """What the search found, where nothing else is given."""
-    ring, tree, nvls = found
-    within_type = given.text("type_intra", machine.within_type, PATHS)
-    across_type = given.text("type_inter", machine.across_type or ring.across_type, PATHS)
-    latency_us = given.number("latency_inter", 0.0)
-    same = given.flag("same_channels", default=ring.same)
-
-    def made(count: int, within: float, across: float) -> Channels:
-        return Channels(
-            count=count,
-            within=within,
-            across=across,
-            within_type=within_type,
-            across_type=across_type,
-            latency_us=latency_us,
-            same=same,
-        )
-
+    comm = found.communicator
+    ring, tree, nvls = comm.ring, comm.tree, comm.nvls
     count = int(given.number("channels", ring.count))
     if count < 1 or count > MOST_CHANNELS // 2:
         raise InputError(
@@ -431,22 +311,46 @@ def _settled(
         )
     within, across = given.number("bw_intra", ring.within), given.number("bw_inter", ring.across)
     tree_within = given.number("tree_bw_intra", within if "bw_intra" in given.settings else tree.within)
-    if min(within, across, tree_within) <= 0:
+    tree_across = given.number("bw_inter", tree.across)
+    if "bw_intra" in given.settings and "bw_inter" not in given.settings and not several:
+        across, tree_across = within, tree_within
+    if min(within, tree_within) <= 0 or (several and min(across, tree_across) <= 0):
         raise InputError("expected bw_intra, bw_inter and tree_bw_intra to be more than 0 GB/s.")
     if not {"channels", "bw_intra", "bw_inter"} <= set(given.settings):
         words.append(
             f"rings and trees of {count} channels, {within:g} GB/s inside and {across:g} GB/s between boxes"
         )
-    if "latency_inter" not in given.settings and ring.across_type != "PIX":
+    if several and "latency_inter" not in given.settings and not ring.latency_us:
         words.append("a network that states no latency of its own")
-    return (
-        made(count, within, across),
-        made(count, tree_within, across),
-        made(
-            int(given.number("nvls_channels", nvls.count)),
+
+    def made(channels: Channels, count: int, within: float, across: float) -> Channels:
+        return Channels(
+            count=count,
+            within=within,
+            across=across,
+            within_type=given.text("type_intra", channels.within_type, PATHS),
+            across_type=given.text("type_inter", channels.across_type, PATHS),
+            latency_us=given.number("latency_inter", channels.latency_us),
+            same=given.flag("same_channels", default=channels.same),
+        )
+
+    ring = made(ring, count, within, across)
+    nvls_count = int(given.number("nvls_channels", nvls.count if nvls is not None else 0))
+    return replace(
+        comm,
+        ring=ring,
+        tree=made(tree, count, tree_within, tree_across),
+        nvls=None
+        if nvls is None or not nvls_count
+        else made(
+            nvls,
+            nvls_count,
             given.number("nvls_bw_intra", nvls.within),
             given.number("nvls_bw_inter", nvls.across),
         ),
+        channels=comm.channels
+        if (count, within) == (comm.ring.count, comm.ring.within)
+        else len(kernel_channels(count, capability=comm.capability, boxes=comm.nodes, within=within)),
     )
 
 
@@ -461,27 +365,35 @@ def _known_box(given: _Given, words: list[str]) -> str:
     return name
 
 
-def _machine_of_box(name: str, gpus: int, *, several: bool) -> NcclMachine:
-    """A known kind of box of which so many GPUs are used."""
+def _usual_machines(name: str, gpus: int, nodes: int) -> Machines:
+    """Machines of a known kind of which so many GPUs are used."""
     box = constants().boxes[name]
-    link = float(nvlink_gb_per_s(GENERATIONS[box.generation], RateClass.MEASURED))
-    return NcclMachine(
-        generation=box.generation,
-        told_by="",
-        cpu=None,
-        nvswitch=box.nvswitch,
-        adds=box.nvswitch and constants().nvls_efficiency[box.generation] > 0,
-        within_gb_per_s=box.links * link,
-        path_gb_per_s=box.links * link if box.nvswitch else link,
-        within_type="NVL",
-        across_type=None,
-        nics=max(1, min(box.nics, box.nics * gpus // box.gpus)) if several else 0,
-        nic_gb_per_s=box.nic_gbit / 100 * constants().nic_gb_per_s_of_100_gbit,
-    )
+    if gpus > box.gpus and not box.nvswitch:
+        raise InputError(
+            f"expected up to {box.gpus} ranks in each {name}, found {gpus}: give a topology, or fewer (`ranks_per_box`)."
+        )
+    one = _usual_box(name, max(gpus, box.gpus)) if box.nvswitch else preset(name, boxes=2)
+    found = machines_of(one)
+    used = BoxOfRanks(machine=found.boxes[0].machine, gpus=found.boxes[0].gpus[:gpus])
+    return replace(found, boxes=(used,) * nodes, cpu=None)
 
 
-def _check_machine(machine: NcclMachine, topology: Topology, *, several: bool) -> None:
-    if several and not machine.nics:
+def _usual_box(name: str, gpus: int) -> Topology:
+    """A box of GPUs on an NVSwitch, each with a NIC."""
+    box = constants().boxes[name]
+    capability = GENERATIONS[box.generation]
+    copies = constants().nvls_efficiency[box.generation] > 0
+    nodes = [Node(id=f"gpu{i}", host="box", arch=f"sm_{capability}") for i in range(gpus)]
+    nodes.append(Node(id="nvswitch", host="box", kind=NodeKind.SWITCH, multicast=copies, aggregate=copies))
+    nodes.append(Node(id="network", kind=NodeKind.SWITCH))
+    nvlink = box.links * nvlink_gb_per_s(capability, RateClass.MEASURED)
+    links = [Link(src=f"gpu{i}", dst="nvswitch", gb_per_s=nvlink) for i in range(gpus)]
+    links += [Link(src=f"gpu{i}", dst="network", gb_per_s=Fraction(box.nic_gbit, 8)) for i in range(gpus)]
+    return Topology.of(name, nodes, links)
+
+
+def _check_machines(machines: Machines, topology: Topology) -> None:
+    if len(machines.boxes) > 1 and not machines.nics:
         raise InputError(
             f"NCCL's cost model expects a NIC in every box of {topology.name}, found a box whose ranks reach none: "
             "join it to the network."
@@ -492,7 +404,8 @@ def _boxes(request: SelectionRequest, most: int, words: list[str]) -> tuple[int,
     """Number of boxes and ranks in each; ``most`` of those that nothing is known of share one."""
     if not request.even:
         raise InputError(
-            "NCCL's cost model is for equal boxes here: choose ranks that divide evenly (`ranks`)."
+            "NCCL's cost model is for equal boxes where no topology says what they are: choose ranks that divide "
+            "evenly (`ranks`)."
         )
     if request.ranks_per_box is not None:
         return request.boxes, request.per_box

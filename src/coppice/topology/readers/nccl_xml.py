@@ -443,6 +443,12 @@ class _NcclXmlReader:
             )
             each = nvlink_gb_per_s(element.integer("sm", low=0, high=10_000, default=0), RateClass.MEASURED)
             facts["cpu_nvlink"] = f"{float(links * each):g}" if links else None
+            own = sum(
+                link.integer("count", low=0, high=1024)
+                for link in element.named("nvlink")
+                if bus_id(link.text("target", "")) == gpu.busid
+            )
+            facts["own_nvlink"] = f"{float(own * each):g}" if own else None
         return Slot(tuple(above)).below(last.place, last.name, last.gb_per_s, **facts).text
 
     def arch(self, gpu: GpuEntry) -> str | None:
