@@ -97,7 +97,11 @@ def cluster(row: dict[str, Any], folder: Path) -> Topology:
         box = subset(box, row["devices"])
     if row["nodes"] == 1:
         return box
-    return compose(repeated(Host(name="box", topology=box, ports=default_ports(box)), row["nodes"]), SwitchFabric(), name=row["label"])
+    return compose(
+        repeated(Host(name="box", topology=box, ports=default_ports(box)), row["nodes"]),
+        SwitchFabric(),
+        name=row["label"],
+    )
 
 
 def settings_of(row: dict[str, Any]) -> dict[str, str]:
@@ -149,7 +153,13 @@ class Shape:
 def compared(row: dict[str, Any], folder: Path) -> Shape:
     """Ask Coppice for a shape."""
     topology, settings = cluster(row, folder), settings_of(row)
-    hosts = SelectionRequest(collective=Collective.ALL_REDUCE, ranks=row["gpus"], size_bytes=1, boxes=row["nodes"], ranks_per_box=len(row["devices"]))
+    hosts = SelectionRequest(
+        collective=Collective.ALL_REDUCE,
+        ranks=row["gpus"],
+        size_bytes=1,
+        boxes=row["nodes"],
+        ranks_per_box=len(row["devices"]),
+    )
     found = inputs_of(hosts, topology, settings).found
     graphs = found.boxes[0].graphs
     differences = []
@@ -161,7 +171,10 @@ def compared(row: dict[str, Any], folder: Path) -> Shape:
             patterns = False
             differences.append(f"{name}: {mine}, NCCL {row['patterns'][name]}")
     trees = [
-        [{"rank": rank, "up": node.up, "down": [*node.down, -1, -1, -1][:3]} for rank, node in enumerate(tree)]
+        [
+            {"rank": rank, "up": node.up, "down": [*node.down, -1, -1, -1][:3]}
+            for rank, node in enumerate(tree)
+        ]
         for tree in found.connections.trees
     ]
     shape = Shape(
@@ -211,7 +224,9 @@ def _percent(part: int, of: int) -> float:
 
 def totals(shapes: list[Shape], seconds: float) -> dict[str, Any]:
     """Figures of all shapes, by topology and by collective."""
-    every, topologies, collectives = Score(), {}, {}
+    every = Score()
+    topologies: dict[str, Score] = {}
+    collectives: dict[str, Score] = {}
     for shape in shapes:
         for into in (every, topologies.setdefault(shape.topology, Score())):
             into.cells += shape.score.cells
@@ -247,9 +262,7 @@ def table(found: dict[str, Any]) -> Table:
         ("all", found),
     ]
     for name, score in rows:
-        made.rows.append(
-            (name, f"{score['cells']:,}", *(f"{score[f'{key}_percent']:g}%" for key in FIGURES))
-        )
+        made.rows.append((name, f"{score['cells']:,}", *(f"{score[f'{key}_percent']:g}%" for key in FIGURES)))
     made.notes.append(
         f"Of {found['shapes']} shapes, {found['patterns_percent']:g}% have all patterns equal, "
         f"{found['total_channels_percent']:g}% the number of channels, {found['rings_percent']:g}% all rings and "

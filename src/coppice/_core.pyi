@@ -66,6 +66,22 @@ class PathFlow:
         NDArray[np.int32],
     ]: ...
 
+def nccl_search(
+    system: Any, search: Any, speeds: NDArray[np.float64]
+) -> tuple[
+    int,
+    int,
+    float,
+    float,
+    float,
+    int,
+    int,
+    int,
+    int,
+    int,
+    NDArray[np.int32],
+    NDArray[np.int32],
+]: ...
 def pack_trees(
     num_nodes: int,
     src: NDArray[np.int32],

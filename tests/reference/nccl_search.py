@@ -73,7 +73,9 @@ class _Search:
         self.system: System = request.system
         self.gpus, self.nets = self.system.gpus, self.system.nets
         self.switches = self.system.nodes[NodeKind.NVS]
-        self.rates = {link: link.gb_per_s for nodes in self.system.nodes.values() for v in nodes for link in v.links}
+        self.rates = {
+            link: link.gb_per_s for nodes in self.system.nodes.values() for v in nodes for link in v.links
+        }
         self.net_rates = [net.net.gb_per_s for net in self.nets]
         self.used = [0] * len(self.gpus)
         self.preferred = request.preferred
@@ -86,11 +88,17 @@ class _Search:
         request, system = self.request, self.system
         inter, amd = system.several, system.maker == "amd"
         capability, count = system.least_capability, len(self.gpus)
-        crosses = request.cross_nic_setting if len(self.nets) > 1 and request.pattern in (
-            Pattern.RING,
-            Pattern.BALANCED_TREE,
-            Pattern.SPLIT_TREE,
-        ) else 0
+        crosses = (
+            request.cross_nic_setting
+            if len(self.nets) > 1
+            and request.pattern
+            in (
+                Pattern.RING,
+                Pattern.BALANCED_TREE,
+                Pattern.SPLIT_TREE,
+            )
+            else 0
+        )
         best = _State(request.pattern, request.least, request.most, cross_nic=int(crosses == 1))
         least_within, least_across = PathType.LOC, PathType.PIX
         most_within, most_across = PathType.SYS, PathType.SYS
@@ -145,7 +153,9 @@ class _Search:
                         continue
                     trial.pattern = best.pattern
                     limit = trial.across_type if inter else most_within
-                    if trial.within_type < limit and (best.count == 0 or trial.within_type < best.within_type):
+                    if trial.within_type < limit and (
+                        best.count == 0 or trial.within_type < best.within_type
+                    ):
                         trial.within_type += 1
                         if trial.within_type < PathType.DIS:
                             continue
@@ -284,7 +294,9 @@ class _Search:
         for kind in range(self.trial.across_type + 1):
             for g in gpus:
                 paths = self.gpus[g].paths[NodeKind.NET]
-                found += [n for n in range(min(64, len(self.nets))) if paths[n].kind == kind and n not in found]
+                found += [
+                    n for n in range(min(64, len(self.nets))) if paths[n].kind == kind and n not in found
+                ]
         return found
 
     def from_nets(self, time: _Time) -> None:

@@ -18,7 +18,7 @@ from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import Selection, select
-from coppice.selection.nccl.selecting import SETTINGS, searched
+from coppice.selection.nccl.selecting import SETTINGS
 from coppice.topology.load import load
 from coppice.topology.model import Topology
 from coppice.topology.operations import scale_nodes
@@ -29,28 +29,6 @@ from support.shared_data import SHARED
 
 def pick(size: int, collective: Collective = Collective.ALL_REDUCE, **options: object) -> Selection:
     return select("nccl", collective, size, **options)  # type: ignore[arg-type]
-
-
-@pytest.mark.parametrize(
-    ("generation", "nvlink", "nics", "nic", "found"),
-    [
-        # (ring channels, ring GB/s, tree GB/s inside, NVLS channels, inside, between)
-        ("ampere", 240, 0, 0, (12, 20, 20, 8, 20, 40)),
-        ("hopper", 370.8, 0, 0, (12, 30, 30, 8, 40, 60)),
-        ("blackwell", 721.8, 0, 0, (16, 45, 45, 8, 80, 90)),
-        # 2 x 40 and 3 x 30 leave more than 5 x 20; below half of a speed that works nothing slower is tried.
-        ("ampere", 100, 0, 0, (5, 20, 20, 8, 10, 20)),
-        ("ampere", 70, 0, 0, (4, 15, 15, 8, 7, 15)),
-        ("ampere", 240, 8, 24, (8, 24, 30, 8, 24, 24)),
-        ("hopper", 370.8, 8, 48, (8, 48, 48, 8, 40, 48)),
-        ("hopper", 370.8, 4, 48, (8, 24, 45, 0, 40, 48)),
-    ],
-)
-def test_search(generation: str, nvlink: float, nics: int, nic: float, found: tuple[int, ...]) -> None:
-    ring, tree, nvls = searched(generation, nvlink=nvlink, most=nvlink, gpus=8, nics=nics, nic=nic)
-    assert (ring.count, ring.within, tree.within, nvls.count, nvls.within, nvls.across) == found
-    assert ring.count == tree.count
-    assert ring.within == ring.across == tree.across
 
 
 def test_presets_are_read() -> None:
@@ -98,7 +76,7 @@ def test_what_is_assumed_is_said() -> None:
         "dgx-h100",
         "3 boxes of 8 GPUs",
         "8 channels, 48 GB/s",
-        "class PXB",
+        "class PIX",
         "no latency of its own",
         "intel",
     ):

@@ -2,9 +2,21 @@
 
 from __future__ import annotations
 
+import itertools
 from pathlib import Path
+from random import Random
 
-from coppice.selection.nccl.machine import NVSWITCH, PROCESSOR, Gpu, Machine, Nic, Part, PcieSwitch, Port, Processor
+from coppice.selection.nccl.machine import (
+    NVSWITCH,
+    PROCESSOR,
+    Gpu,
+    Machine,
+    Nic,
+    Part,
+    PcieSwitch,
+    Port,
+    Processor,
+)
 from coppice.topology.readers.gpu_links import bus_id
 from coppice.topology.readers.link_rates import (
     RateClass,
@@ -41,7 +53,7 @@ class _Reader:
             parts = []
             for each in cpu.children:
                 if each.tag == "pci":
-                    part = self.part(each, 0)
+                    part = self.part(each)
                     if part is not None:
                         parts.append(part)
                 elif each.tag == "nic":
@@ -60,7 +72,7 @@ class _Reader:
             )
         return Machine(processors=tuple(processors), multicast=self.multicast)
 
-    def part(self, pci: Element, generation: int) -> Part | None:
+    def part(self, pci: Element) -> Part | None:
         busid = bus_id(pci.text("busid"))
         rate = float(
             pcie_gb_per_s(pci.text("link_speed", ""), int(pci.text("link_width", "0")), RateClass.MEASURED)
@@ -81,7 +93,7 @@ class _Reader:
         inside = _broadcom(pci, 0)
         parts: list[Part] = []
         for each in pci.named("pci"):
-            part = self.part(each, inside)
+            part = self.part(each)
             if isinstance(part, PcieSwitch) and inside and _broadcom(each, 1) == inside:
                 parts.extend(part.parts)
             elif part is not None:
@@ -110,9 +122,7 @@ class _Reader:
                 links.append((target, int(link.text("count")) * each))
         if not links and self.nvlinks:
             links = [(NVSWITCH, self.nvlinks * float(nvlink_gb_per_s(capability, RateClass.MEASURED)))]
-        return Gpu(
-            key=busid, dev=dev, capability=capability, gb_per_s=rate, gdr=gdr, nvlinks=tuple(links)
-        )
+        return Gpu(key=busid, dev=dev, capability=capability, gb_per_s=rate, gdr=gdr, nvlinks=tuple(links))
 
     def ports(self, nic: Element) -> tuple[Port, ...]:
         found = []
@@ -125,7 +135,7 @@ class _Reader:
                     latency_us=float(net.text("latency", "0")),
                     port=int(net.text("port", "0")),
                     guid=net.text("guid", ""),
-                    gdr=net.text("gdr", "0") != "0",
+                    gdr=net.text("gdr", "1") != "0",
                     adds=net.text("coll", "0") != "0",
                 )
             )
@@ -143,3 +153,48 @@ def _broadcom(element: Element, level: int) -> int:
     ]
     identity = "".join(parts)[:13]
     return 4 if identity == "1000c0101000a" else 5 if identity == f"1000c0301000{level}" else 0
+
+
+def drawn_machine(random: Random, *, most: int = 4) -> Machine:
+    """A made-up machine: GPUs on NVSwitches, on direct NVLinks or on PCIe alone, and some NICs, on one or two CPUs."""
+    capability = random.choice([70, 80, 90, 100])
+    count = random.randint(1, most)
+    joined = random.choice(["switch", "mesh", "some", "none"])
+    link = random.choice([20.0, 50.0, 100.0])
+    pcie = random.choice([12.0, 24.0, 48.0])
+    mesh = {
+        pair: link
+        for pair in itertools.combinations(range(count), 2)
+        if joined == "mesh" or (joined == "some" and random.random() < 0.6)
+    }
+
+    def nvlinks(gpu: int) -> tuple[tuple[str, float], ...]:
+        if joined == "switch":
+            return ((NVSWITCH, 6 * link),)
+        return tuple((f"gpu{sum(pair) - gpu}", rate) for pair, rate in mesh.items() if gpu in pair)
+
+    parts: list[Part] = [
+        Gpu(key=f"gpu{i}", dev=i, capability=capability, gb_per_s=pcie, nvlinks=nvlinks(i))
+        for i in range(count)
+    ]
+    for i in range(random.randint(1, 4)):
+        port = Port(dev=i, gb_per_s=random.choice([12.5, 25.0, 50.0]), gdr=random.random() < 0.9)
+        parts.insert(random.randint(0, len(parts)), Nic(key=f"nic{i}", gb_per_s=pcie, ports=(port,)))
+    switches: list[Part] = []
+    while parts:
+        size = random.randint(1, 4)
+        some, parts = parts[:size], parts[size:]
+        switch = PcieSwitch(key=f"pcie{len(parts)}", gb_per_s=pcie, parts=tuple(some))
+        switches += [switch] if random.random() < 0.7 else some
+    cut = random.randint(0, len(switches))
+    maker = random.choice(["intel", "amd"])
+    return Machine(
+        processors=tuple(
+            Processor(
+                key=f"cpu{i}", maker=maker, gb_per_s=random.choice([10.0, 16.0, 22.0]), parts=tuple(each)
+            )
+            for i, each in enumerate((switches[:cut], switches[cut:]))
+            if each
+        ),
+        multicast=joined == "switch" and capability >= 90,
+    )

@@ -31,8 +31,8 @@ from math import isqrt
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.files import file_name, read_text
-from coppice.selection.nccl.selecting import inputs_of
 from coppice.selection.nccl.costs import cells
+from coppice.selection.nccl.selecting import inputs_of
 from coppice.selection.selection import SelectionRequest, box_sizes
 from coppice.topology.model import Topology
 

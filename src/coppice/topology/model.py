@@ -64,7 +64,9 @@ class Node:
     # Architecture of a GPU as compilers name it (`sm_90`, `gfx942`), or None where nothing tells it
     arch: str | None = None
     cpu: str | None = None  # Maker of the processors beside a GPU (`intel`, `amd`, `arm`), or None likewise
-    slot: str | None = None  # Place of a GPU or NIC in the PCIe tree of its machine (see `slots`), or None likewise
+    slot: str | None = (
+        None  # Place of a GPU or NIC in the PCIe tree of its machine (see `slots`), or None likewise
+    )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -52,7 +52,9 @@ class Slot:
             >>> Slot().below(0, "cpu0", Fraction(16), maker="amd").below(1, "0:3", Fraction(24), dev=0).text
             '0.cpu0@16,maker=amd/1.0:3@24,dev=0'
         """
-        kept = tuple((key, _UNFIT.sub("_", str(value))[:40]) for key, value in facts.items() if value is not None)
+        kept = tuple(
+            (key, _UNFIT.sub("_", str(value))[:40]) for key, value in facts.items() if value is not None
+        )
         return Slot((*self.steps, SlotStep(place, _UNFIT.sub("_", name)[:80], gb_per_s, kept)))
 
     @property

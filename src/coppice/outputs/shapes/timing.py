@@ -334,6 +334,9 @@ class LibraryChoiceJson(TypedDict):
     protocol: str | None
     time_us: float | None
     promised_us: float | None
+    channels: int | None
+    channels_filled: int | None
+    threads: int | None
     ours: str | None
     parameters: dict[str, Any]
     reason: str | None

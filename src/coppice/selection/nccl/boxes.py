@@ -1,7 +1,7 @@
 """Boxes of a topology: their nodes and links by places, equal ones once, as NCCL's ranks see them.
 
-A box is what shares a host; everything is one box where no host is said for some rank. Names are left out, so that equal
-boxes are searched once.
+A box is what shares a host; everything is one box where no host is said for some rank. Names are left out, so that
+equal boxes are searched once.
 """
 
 from __future__ import annotations
@@ -82,6 +82,20 @@ class Box:
         )
 
     @cached_property
+    def bridges(self) -> frozenset[int]:
+        """Switches that are no NVSwitches: of PCIe, and processors."""
+        return frozenset(
+            place
+            for place in range(len(self.nodes))
+            if self.kind(place) is NodeKind.SWITCH and place not in self.gpu_switches
+        )
+
+    @property
+    def described(self) -> bool:
+        """Whether the topology says how PCIe joins the box."""
+        return all(self.slot(rank) for rank in self.ranks) or bool(self.bridges)
+
+    @cached_property
     def gpu_links(self) -> dict[tuple[int, int], Fraction]:
         """NVLinks: links between two GPUs, or between a GPU and an NVSwitch."""
         ends = self.gpu_switches | set(self.gpus)
@@ -91,8 +105,7 @@ class Box:
 def boxes_of(topology: Topology) -> list[Box]:
     """All boxes by their first rank; equal ones are one object."""
     seen: dict[bytes, Box] = {}
-    found = [seen.setdefault(key, box) for key, box in _boxes(topology)]
-    return found
+    return [seen.setdefault(key, box) for key, box in _boxes(topology)]
 
 
 def _boxes(topology: Topology) -> Iterator[tuple[bytes, Box]]:

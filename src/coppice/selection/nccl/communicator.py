@@ -1,4 +1,4 @@
-"""What a communicator finds in its boxes: systems, channels of all patterns, connections, and inputs of the cost model."""
+"""What a communicator finds in its boxes: channels of all patterns, connections, and inputs of the cost model."""
 
 from __future__ import annotations
 
@@ -43,7 +43,9 @@ class Found:
     """What NCCL finds for a communicator."""
 
     communicator: NcclCommunicator
-    boxes: tuple[FoundBox, ...]  # Groups of ranks that reach each other inside a machine, by their first ranks
+    boxes: tuple[
+        FoundBox, ...
+    ]  # Groups of ranks that reach each other inside a machine, by their first ranks
     ranks: tuple[tuple[int, ...], ...]  # Ranks of each
     collnet: bool  # CollNet is used
 
@@ -51,7 +53,10 @@ class Found:
     def connections(self) -> Connections:
         """Rings and trees over all boxes."""
         return connected(
-            [BoxChannels(ranks=ranks, graphs=box.graphs) for box, ranks in zip(self.boxes, self.ranks, strict=True)],
+            [
+                BoxChannels(ranks=ranks, graphs=box.graphs)
+                for box, ranks in zip(self.boxes, self.ranks, strict=True)
+            ],
             capability=min(each.capability for each in self.boxes),
             adds=self.collnet,
         )
@@ -65,7 +70,10 @@ def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False) -> Found:
         collnet: CollNet is enabled (NCCL_COLLNET_ENABLE) where the network adds.
     """
     several = len(boxes) > 1
-    of_box = {id(box): _boxes_of(box.machine, box.gpus, several, collnet) for box in {id(b): b for b in boxes}.values()}
+    of_box = {
+        id(box): _boxes_of(box.machine, box.gpus, several=several, collnet=collnet)
+        for box in {id(b): b for b in boxes}.values()
+    }
     found: list[FoundBox] = []
     ranks: list[tuple[int, ...]] = []
     start = 0
@@ -74,28 +82,29 @@ def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False) -> Found:
             found.append(part)
             ranks.append(tuple(start + each for each in part.members))
         start += len(box.gpus)
-    comm = _communicator(found, start, collnet)
+    comm = _communicator(found, start, collnet=collnet)
     return Found(communicator=comm, boxes=tuple(found), ranks=tuple(ranks), collnet=collnet)
 
 
 @lru_cache(maxsize=32)
-def _boxes_of(machine: Machine, gpus: tuple[str, ...], several: bool, collnet: bool) -> tuple[FoundBox, ...]:
-    found = []
-    for system in systems_of(machine, list(gpus), several=several):
-        found.append(
-            FoundBox(
-                members=tuple(sorted(gpu.rank for gpu in system.gpus)),
-                graphs=_by_place(
-                    graphs_of(system, multicast=machine.multicast, adds=collnet, search=search), system
-                ),
-                capability=system.least_capability,
-                most_capability=system.most_capability,
-                maker=system.maker,
-                nvswitch=bool(system.nodes[NodeKind.NVS]),
-                least_net_gb_per_s=_least_net(system),
-            )
+def _boxes_of(
+    machine: Machine, gpus: tuple[str, ...], *, several: bool, collnet: bool
+) -> tuple[FoundBox, ...]:
+    systems = systems_of(machine, list(gpus), several=several)
+    return tuple(
+        FoundBox(
+            members=tuple(sorted(gpu.rank for gpu in system.gpus)),
+            graphs=_by_place(
+                graphs_of(system, multicast=machine.multicast, adds=collnet, search=search), system
+            ),
+            capability=system.least_capability,
+            most_capability=system.most_capability,
+            maker=system.maker,
+            nvswitch=bool(system.nodes[NodeKind.NVS]),
+            least_net_gb_per_s=_least_net(system),
         )
-    return tuple(found)
+        for system in systems
+    )
 
 
 def _by_place(graphs: Graphs, system: System) -> Graphs:
@@ -118,19 +127,21 @@ def _by_place(graphs: Graphs, system: System) -> Graphs:
 
 
 def _least_net(system: System) -> float:
-    rates = [
-        gpu.paths[NodeKind.NET][n].gb_per_s for gpu in system.gpus for n in local_nets(system, gpu)
-    ]
+    rates = [gpu.paths[NodeKind.NET][n].gb_per_s for gpu in system.gpus for n in local_nets(system, gpu)]
     return min(rates, default=0.0)
 
 
-def _communicator(boxes: list[FoundBox], ranks: int, collnet: bool) -> NcclCommunicator:
+def _communicator(boxes: list[FoundBox], ranks: int, *, collnet: bool) -> NcclCommunicator:
     nodes = len(boxes)
     found = list({id(box): box for box in boxes}.values())
     capability = min(each.capability for each in found)
     makers = {each.maker for each in found}
-    ring, tree = _aligned([each.graphs.ring for each in found]), _aligned([each.graphs.tree for each in found])
-    assert ring is not None and tree is not None
+    ring, tree = (
+        _aligned([each.graphs.ring for each in found]),
+        _aligned([each.graphs.tree for each in found]),
+    )
+    assert ring is not None
+    assert tree is not None
     nvls = _aligned([each.graphs.nvls for each in found])
     chain = _aligned([each.graphs.collnet_chain for each in found])
     direct = _aligned([each.graphs.collnet_direct for each in found])
@@ -151,11 +162,11 @@ def _communicator(boxes: list[FoundBox], ranks: int, collnet: bool) -> NcclCommu
         plain_tree=max(each.graphs.tree.pattern for each in found) is Pattern.TREE,
         mixed=capability != max(each.most_capability for each in found),
         channels=len(
-            channels_of(
-                [box.graphs for box in boxes], capability=capability, ranks=ranks, adds=collnet
-            )
+            channels_of([box.graphs for box in boxes], capability=capability, ranks=ranks, adds=collnet)
         ),
-        nvls_channels=nvls_channels(capability, nodes, min(sizes), net) if nvls is not None and nvls.count else 0,
+        nvls_channels=nvls_channels(capability, nodes, min(sizes), net)
+        if nvls is not None and nvls.count
+        else 0,
     )
 
 

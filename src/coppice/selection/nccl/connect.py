@@ -7,10 +7,11 @@ used twice: the first half for one tree, the second half for the other.
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coppice.selection.nccl.graph import Graph, Pattern
+from coppice.selection.nccl.graph import Pattern
 from coppice.selection.nccl.searching import Graphs
 from coppice.selection.nccl.system import MOST_CHANNELS
 
@@ -60,7 +61,12 @@ def connected(boxes: list[BoxChannels], *, capability: int, adds: bool = False) 
     rings = [_ring(boxes, channel, count) for channel in range(count)]
     both = [_trees(boxes, channel) for channel in range(count)]
     trees = [tree[0] for tree in both] + [tree[1] for tree in both]
-    used = channels_of([box.graphs for box in boxes], capability=capability, adds=adds, ranks=sum(len(box.ranks) for box in boxes))
+    used = channels_of(
+        [box.graphs for box in boxes],
+        capability=capability,
+        adds=adds,
+        ranks=sum(len(box.ranks) for box in boxes),
+    )
     return Connections(
         rings=tuple(rings[channel % count] for channel in used),
         trees=tuple(trees[channel] for channel in used),
@@ -77,7 +83,9 @@ def channels_of(boxes: Sequence[Graphs], *, capability: int, ranks: int, adds: b
         adds: CollNet is used.
     """
     chains = [box.collnet_chain for box in boxes if box.collnet_chain is not None]
-    slow = [min(getattr(chain, name) for chain in chains) for name in ("within", "across")] if chains else [0, 0]
+    slow = (
+        [min(getattr(chain, name) for chain in chains) for name in ("within", "across")] if chains else [0, 0]
+    )
     return kernel_channels(
         min(min(box.ring.count, box.tree.count) for box in boxes),
         capability=capability,
@@ -87,8 +95,10 @@ def channels_of(boxes: Sequence[Graphs], *, capability: int, ranks: int, adds: b
     )
 
 
-def kernel_channels(count: int, *, capability: int, boxes: int, within: float, more: bool = False) -> list[int]:
-    """Channels of a kernel: each that was searched twice, half as many again for CollNet, and twice that for few fast ones.
+def kernel_channels(
+    count: int, *, capability: int, boxes: int, within: float, more: bool = False
+) -> list[int]:
+    """Channels of a kernel: each searched one twice, half as many again for CollNet, and twice that for few fast ones.
 
     Args:
         count: Number of searched channels.
@@ -144,11 +154,14 @@ def _trees(boxes: list[BoxChannels], channel: int) -> tuple[tuple[TreeNode, ...]
     drafts = tuple([_Draft() for _ in range(ranks)] for _ in range(2))
     for chain in chains:
         for draft in drafts:
-            for above, below in zip(chain, chain[1:], strict=False):
+            for above, below in itertools.pairwise(chain):
                 draft[below].up = above
                 draft[above].down.append(below)
     parents = [chain[0] for chain in chains]
-    first = [_at(chain, box.graphs.tree, Pattern.TREE) for chain, box in zip(chains, boxes, strict=True)]
+    first = [
+        chain[0 if box.graphs.tree.pattern is Pattern.TREE else min(1, len(chain) - 1)]
+        for chain, box in zip(chains, boxes, strict=True)
+    ]
     second = [
         chain[min(1, len(chain) - 1)] if box.graphs.tree.pattern is Pattern.SPLIT_TREE else chain[0]
         for chain, box in zip(chains, boxes, strict=True)
@@ -162,10 +175,6 @@ def _trees(boxes: list[BoxChannels], channel: int) -> tuple[tuple[TreeNode, ...]
                     draft[end[node]].down.append(parents[child])
     made = [tuple(TreeNode(up=each.up, down=tuple(each.down)) for each in draft) for draft in drafts]
     return made[0], made[1]
-
-
-def _at(chain: list[int], graph: Graph, alone: Pattern) -> int:
-    return chain[0 if graph.pattern is alone else min(1, len(chain) - 1)]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -188,7 +197,9 @@ def double_tree(boxes: int, box: int) -> tuple[TreePlace, TreePlace]:
     first = _binary_tree(boxes, box)
     if boxes % 2:
         found, back = _binary_tree(boxes, (box - 1) % boxes), 1
-        moved = [each if each == -1 else (each + back) % boxes for each in (found.up, found.left, found.right)]
+        moved = [
+            each if each == -1 else (each + back) % boxes for each in (found.up, found.left, found.right)
+        ]
     else:
         found = _binary_tree(boxes, boxes - 1 - box)
         moved = [each if each == -1 else boxes - 1 - each for each in (found.up, found.left, found.right)]

@@ -40,7 +40,11 @@ def kernel_of(
         size_bytes: M (see :mod:`coppice.collectives`).
         element_bytes: Bytes of an element.
     """
-    channels, threads, threshold = comm.channels, _most_threads(comm, algorithm, protocol), _threshold(comm, algorithm, protocol)
+    channels, threads, threshold = (
+        comm.channels,
+        _most_threads(comm, algorithm, protocol),
+        _threshold(comm, algorithm, protocol),
+    )
     nvls = algorithm in ("NVLS", "NVLSTree")
     if algorithm == "CollNetDirect":
         channels = _of_direct(comm, size_bytes, threads, threshold)
@@ -113,9 +117,17 @@ def _dealt(
     most: int,
 ) -> int:
     """Channels that get data when it is dealt out in cells."""
-    per_byte = {Collective.ALL_REDUCE: 2, Collective.ALL_GATHER: comm.ranks, Collective.REDUCE_SCATTER: comm.ranks}
+    per_byte = {
+        Collective.ALL_REDUCE: 2,
+        Collective.ALL_GATHER: comm.ranks,
+        Collective.REDUCE_SCATTER: comm.ranks,
+    }
     traffic_of_byte = per_byte.get(collective, 1)
-    size = size_bytes // comm.ranks if collective.sharded and collective is not Collective.ALL_REDUCE else size_bytes
+    size = (
+        size_bytes // comm.ranks
+        if collective.sharded and collective is not Collective.ALL_REDUCE
+        else size_bytes
+    )
     if collective in (Collective.ALL_GATHER, Collective.BROADCAST):
         element_bytes = 1
     count = size // element_bytes

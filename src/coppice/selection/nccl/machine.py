@@ -93,7 +93,9 @@ class Machine:
 
     def _leaves(self) -> list[Gpu | Nic]:
         found: list[Gpu | Nic] = []
-        stack: list[Part] = [part for processor in reversed(self.processors) for part in reversed(processor.parts)]
+        stack: list[Part] = [
+            part for processor in reversed(self.processors) for part in reversed(processor.parts)
+        ]
         while stack:
             part = stack.pop()
             if isinstance(part, PcieSwitch):
@@ -139,8 +141,11 @@ class Machine:
                 kept = _kept(processor, gpu)
                 if kept is not None:
                     merged.merge(kept)
-        processors = tuple(each.built() for each in merged.below.values())
-        return replace(self, processors=processors)  # type: ignore[arg-type]  # below the root are processors
+        processors = []
+        for each in merged.below.values():
+            assert isinstance(each.part, Processor)
+            processors.append(replace(each.part, parts=each.parts()))
+        return replace(self, processors=tuple(processors))
 
 
 @dataclass
@@ -159,11 +164,14 @@ class _Kept:
             for each in other.below.values():
                 mine.merge(each)
 
-    def built(self) -> Processor | Part:
-        assert self.part is not None
-        if isinstance(self.part, Processor | PcieSwitch):
-            return replace(self.part, parts=tuple(each.built() for each in self.below.values()))  # type: ignore[arg-type]
-        return self.part
+    def parts(self) -> tuple[Part, ...]:
+        found: list[Part] = []
+        for each in self.below.values():
+            part = each.part
+            assert part is not None
+            assert not isinstance(part, Processor)
+            found.append(replace(part, parts=each.parts()) if isinstance(part, PcieSwitch) else part)
+        return tuple(found)
 
 
 def _kept(part: Processor | Part, gpu: str) -> _Kept | None:

@@ -111,9 +111,7 @@ def _columns(system: System) -> SystemColumns:
         link=_ints(link.kind for link in links),
         back=_ints(
             -1 if other is None else other.id
-            for other in (
-                back.get((link.to, a, link.kind)) for a, link in zip(owner, links, strict=True)
-            )
+            for other in (back.get((link.to, a, link.kind)) for a, link in zip(owner, links, strict=True))
         ),
         rate=np.array([link.gb_per_s for link in links]),
         gpu=_ints(number[gpu] for gpu in gpus),
@@ -145,11 +143,12 @@ def _columns(system: System) -> SystemColumns:
 
 def _paths(gpus: list[SystemNode], nets: list[SystemNode], switches: list[SystemNode]) -> list[Path]:
     found = [path for gpu in gpus for path in gpu.paths[NodeKind.GPU]]
-    found += [path for gpu in gpus for path in gpu.paths.get(NodeKind.NET, ())]
-    found += [path for net in nets for path in net.paths[NodeKind.GPU]]
+    none = [Path() for _ in nets]
+    found += [path for gpu in gpus for path in gpu.paths.get(NodeKind.NET, none)]
+    found += [path for net in nets for path in net.paths.get(NodeKind.GPU) or [Path() for _ in gpus]]
     if switches:
-        found += [gpu.paths[NodeKind.NVS][0] for gpu in gpus]
-        found += switches[0].paths[NodeKind.GPU]
+        found += [gpu.paths.get(NodeKind.NVS, [Path()])[0] for gpu in gpus]
+        found += switches[0].paths.get(NodeKind.GPU) or [Path() for _ in gpus]
     return found
 
 

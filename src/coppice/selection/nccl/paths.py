@@ -1,8 +1,8 @@
 """Paths in NCCL's system graph, as ``src/graph/paths.cc`` and ``topo.cc`` of NCCL 2.30 find them.
 
 From every node to every GPU, chip, port, processor and NVSwitch the path of the best class, then of the highest rate,
-then of the fewest links. Traffic between GPUs that do not reach each other's memory goes through a processor; traffic to
-a port through another GPU (PXN) where that one is nearer.
+then of the fewest links. Traffic between GPUs that do not reach each other's memory goes through a processor; traffic
+to a port through another GPU (PXN) where that one is nearer.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def compute_paths(system: System) -> None:
         for base in nodes[kind]:
             _paths_to(system, base)
     for g, gpu in enumerate(system.gpus):
-        for p, other in enumerate(system.gpus):
+        for other in system.gpus:
             if not _reads_memory(system, other, g):
                 _through(other, nodes[NodeKind.CPU][local_cpu(system, g)], gpu)
         for p, other in enumerate(system.gpus):
@@ -108,7 +108,7 @@ def _paths_to(system: System, base: SystemNode) -> None:
                     and (link.kind is not PathType.NVL or to.kind is not NodeKind.DEV or length > most)
                 ):
                     continue
-                step = PathType.LOC if link.kind is PathType.NET else link.kind
+                step: int = PathType.LOC if link.kind is PathType.NET else link.kind
                 if node.kind is NodeKind.PCI and to.kind is NodeKind.PCI:
                     step = PathType.PXB
                 if link.kind is LINK_PCI and NodeKind.CPU in (node.kind, to.kind):
@@ -123,13 +123,11 @@ def _paths_to(system: System, base: SystemNode) -> None:
                 step = max(path.kind, step)
                 if step < found.kind or (
                     step == found.kind
-                    and (
-                        found.gb_per_s < rate or (found.gb_per_s == rate and len(found.links) > length + 1)
-                    )
+                    and (found.gb_per_s < rate or (found.gb_per_s == rate and len(found.links) > length + 1))
                 ):
                     back = _reverse(node, to, link.kind)
                     found.links = [back, *path.links]
-                    found.gb_per_s, found.kind = rate, step
+                    found.gb_per_s, found.kind = rate, PathType(step)
                     if to not in beyond:
                         beyond.append(to)
         ring = beyond
@@ -144,7 +142,8 @@ def local(node: SystemNode, kind: NodeKind, count: int) -> tuple[list[int], Path
     paths = node.paths.get(kind)
     if paths is None:
         return [], PathType.DIS
-    best, most, found = PathType.DIS, 0.0, []
+    best, most = PathType.DIS, 0.0
+    found: list[int] = []
     for i in range(count):
         path = paths[i]
         if path.gb_per_s > most or (path.gb_per_s == most and path.kind < best):
@@ -223,7 +222,8 @@ def _network_is_faster(a: SystemNode, b: SystemNode) -> bool:
     """Whether both GPUs have a port near them that is faster than the path between them."""
     rate = a.paths[NodeKind.GPU][b.index].gb_per_s
     return all(
-        max((p.gb_per_s for p in each.paths.get(NodeKind.NET, ()) if p.kind <= PathType.PXB), default=0.0) > rate
+        max((p.gb_per_s for p in each.paths.get(NodeKind.NET, ()) if p.kind <= PathType.PXB), default=0.0)
+        > rate
         for each in (a, b)
     )
 

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
-from coppice.selection.nccl.graph import Graph, Pattern
 from coppice.selection.nccl.costs import constants
+from coppice.selection.nccl.graph import Graph, Pattern
 from coppice.selection.nccl.paths import local_nets
 from coppice.selection.nccl.system import MOST_CHANNELS, System
 from coppice.topology.generation import generation_of_capability
@@ -59,7 +59,9 @@ class Graphs:
     collnet_direct: Graph | None
 
 
-def graphs_of(system: System, *, multicast: bool, adds: bool, search: Callable[[SearchRequest], Graph]) -> Graphs:
+def graphs_of(
+    system: System, *, multicast: bool, adds: bool, search: Callable[[SearchRequest], Graph]
+) -> Graphs:
     """Search all patterns, in NCCL's order.
 
     Args:

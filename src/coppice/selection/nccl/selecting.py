@@ -128,7 +128,10 @@ def select_by_cost(
     ours = constants().ours[collective].get(best.algorithm)
     reason = None if ours else constants().missing[best.algorithm]
     if ours == "nccl-tree" and not inputs.even:
-        ours, reason = None, "boxes have different numbers of ranks: the catalogue has NCCL's tree for equal ones"
+        ours, reason = (
+            None,
+            "boxes have different numbers of ranks: the catalogue has NCCL's tree for equal ones",
+        )
     return Selection(
         library="NCCL",
         version=constants().version,
@@ -274,7 +277,9 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
     else:
         if request.ranks_per_box is None:
             words.append("all ranks share one box")
-        machines = machines_of(topology, given.optional("generation", tuple(GENERATIONS)), given.optional("cpu"))
+        machines = machines_of(
+            topology, given.optional("generation", tuple(GENERATIONS)), given.optional("cpu")
+        )
         _check_machines(machines, topology)
     generation = machines.generation or "hopper"
     if machines.generation is None:
@@ -291,7 +296,9 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
     found = found_by(boxes, collnet=adds)
     comm = _settled(found, given, several=several, words=words)
     if several and not machines.described and "type_inter" not in settings:
-        words.append(f"NICs beside their GPUs as in usual machines, at paths of class {comm.ring.across_type}")
+        words.append(
+            f"NICs beside their GPUs as in usual machines, at paths of class {comm.ring.across_type}"
+        )
     if machines.cpu is None and "cpu" not in settings:
         words.append(f"processors of {comm.cpu}")
     if "cpu" in settings:
@@ -314,7 +321,7 @@ def _settled(found: Found, given: _Given, *, several: bool, words: list[str]) ->
     tree_across = given.number("bw_inter", tree.across)
     if "bw_intra" in given.settings and "bw_inter" not in given.settings and not several:
         across, tree_across = within, tree_within
-    if min(within, tree_within) <= 0 or (several and min(across, tree_across) <= 0):
+    if min(within, tree_within, *(given.number(key, 1.0) for key in ("bw_inter", "bw_intra"))) <= 0:
         raise InputError("expected bw_intra, bw_inter and tree_bw_intra to be more than 0 GB/s.")
     if not {"channels", "bw_intra", "bw_inter"} <= set(given.settings):
         words.append(
@@ -370,7 +377,8 @@ def _usual_machines(name: str, gpus: int, nodes: int) -> Machines:
     box = constants().boxes[name]
     if gpus > box.gpus and not box.nvswitch:
         raise InputError(
-            f"expected up to {box.gpus} ranks in each {name}, found {gpus}: give a topology, or fewer (`ranks_per_box`)."
+            f"expected up to {box.gpus} ranks in each {name}, found {gpus}: give a topology, or say fewer "
+            "(`ranks_per_box`)."
         )
     one = _usual_box(name, max(gpus, box.gpus)) if box.nvswitch else preset(name, boxes=2)
     found = machines_of(one)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from coppice.selection.nccl.machine import NVSWITCH, PROCESSOR, Gpu, Machine, Nic, Part, Port, Processor
+from coppice.selection.nccl.machine import NVSWITCH, PROCESSOR, Gpu, Machine, Nic, Part, Port
 
 LOCAL_GB_PER_S = 5000.0
 """Rate between a chip and what is on it."""
@@ -77,7 +77,9 @@ class SystemNode:
     index: int  # Number among the nodes of its kind
     key: str
     links: list[SystemLink] = field(default_factory=list)
-    paths: dict[NodeKind, list[Path]] = field(default_factory=dict)  # To all nodes of a kind, by their numbers
+    paths: dict[NodeKind, list[Path]] = field(
+        default_factory=dict
+    )  # To all nodes of a kind, by their numbers
     gpu: Gpu | None = None  # For GPUs and their chips
     rank: int = -1  # For GPUs: number among the ranks of the machine
     parent: SystemNode | None = None  # For GPUs: their chip
@@ -183,8 +185,8 @@ class _Builder:
             for part in processor.parts:
                 self.peers(part)
         self.processors()
-        for processor in self.nodes[NodeKind.CPU]:
-            _sort(processor, None)
+        for node in self.nodes[NodeKind.CPU]:
+            _sort(node, None)
         return System(self.nodes)
 
     def add(self, kind: NodeKind, key: str) -> SystemNode:

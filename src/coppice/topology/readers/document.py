@@ -170,13 +170,18 @@ class _DocumentReader:
         if row.get("slot") is None:
             return None
         if kind == "switch":
-            self.fail(f"{path}.slot", "no slot on a switch", row["slot"], "only GPUs and NICs have one: remove it")
+            self.fail(
+                f"{path}.slot", "no slot on a switch", row["slot"], "only GPUs and NICs have one: remove it"
+            )
         text = self.string(row, path, "slot")
         try:
             return Slot.of(text).text
         except InputError:
             self.fail(
-                f"{path}.slot", "steps PLACE.NAME@GB_PER_S joined by /", text, "remove it, or read the machine's file"
+                f"{path}.slot",
+                "steps PLACE.NAME@GB_PER_S joined by /",
+                text,
+                "remove it, or read the machine's file",
             )
 
     def link(self, value: object, path: str, ids: Mapping[str, int]) -> Link:

@@ -327,8 +327,9 @@ class _NcclXmlReader:
             dev = self.devs.setdefault(nic.host, 0)
             self.devs[nic.host] += 1
             port_rate = self.options.nic_gb_per_s or rate
-            slot = nic.slots[0].below(next(self.places), name, port_rate, dev=dev).text
-            self.graph.connect(nic.parent, self.graph.add(name, MachinePart.NIC, host=nic.host, slot=slot), rate)
+            text = nic.slots[0].below(next(self.places), name, port_rate, dev=dev).text
+            node = self.graph.add(name, MachinePart.NIC, host=nic.host, slot=text)
+            self.graph.connect(nic.parent, node, rate)
             return
         parent, pcie = nic.parent, nic.gb_per_s
         if len(nic.ports) > 1 and pcie is not None:
@@ -337,11 +338,11 @@ class _NcclXmlReader:
         for port, slot in zip(nic.ports, nic.slots, strict=True):
             default = f"nic{port.text('dev')[:20]}"
             name = checked_id(prefix + (port.text("name", "") or default), where=port.where)
-            rate = self.port_rate(port, pcie)
+            speed = self.port_rate(port, pcie)
             node = self.graph.add(
-                name, MachinePart.NIC, host=nic.host, slot=self.port_slot(port, slot, name, rate or pcie)
+                name, MachinePart.NIC, host=nic.host, slot=self.port_slot(port, slot, name, speed or pcie)
             )
-            self.graph.connect(parent, node, self.capped(rate, pcie))
+            self.graph.connect(parent, node, self.capped(speed, pcie))
             self.graph.latency_us[node] = min(float(port.number("latency", default=Fraction(0))), 1e6)
 
     def port_slot(self, port: Element, slot: Slot, name: str, rate: Fraction | None) -> str:
@@ -353,7 +354,7 @@ class _NcclXmlReader:
             dev=port.text("dev"),
             port=port.attributes.get("port"),
             guid=port.attributes.get("guid"),
-            gdr=port.attributes.get("gdr", "0"),
+            gdr=port.attributes.get("gdr"),
             coll=port.attributes.get("coll"),
         ).text
 

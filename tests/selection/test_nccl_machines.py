@@ -15,7 +15,9 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import Selection, select
-from coppice.selection.nccl_machine import NcclMachine, machine_of
+from coppice.selection.nccl.communicator import Found, found_by
+from coppice.selection.nccl.machine import Machine
+from coppice.selection.nccl.machines import machines_of
 from coppice.topology.composition.compose import Host, compose, default_ports, repeated
 from coppice.topology.composition.fabric import SwitchFabric
 from coppice.topology.load import load
@@ -36,23 +38,32 @@ def quietly(source: object, **options: object) -> Topology:
         return load(source, **options)  # type: ignore[arg-type]
 
 
-def nvidia_xml(sm: int, links: int, *, pcie: str, mbit: str, cpu: str) -> bytes:
-    """Eight GPUs on NVSwitches, each beside a NIC on a PCIe switch of its own, on two CPUs."""
+def nvidia_xml(sm: int, links: int, *, pcie: str, mbit: str, cpu: str, each: int = 1) -> bytes:
+    """Eight GPUs on NVSwitches, so many of them on a PCIe switch, each beside a NIC, on two CPUs."""
     halves = []
+    lane = f'link_speed="{pcie} GT/s PCIe" link_width="16"'
     for half in range(2):
         body = ""
-        for i in range(4 * half, 4 * half + 4):
-            lane = f'link_speed="{pcie} GT/s PCIe" link_width="16"'
+        for i in range(4 * half, 4 * half + 4, each):
             body += f'<pci busid="0000:a{i}:00.0" class="0x060400" vendor="0x1000" device="0x1" {lane}>\n'
-            body += gpu_xml(f"1{i}", i, nvlink("f0", links, "0x068000"), sm=sm, link=lane)
-            body += nic_xml(f"2{i}", f"mlx5_{i}", speed=mbit, dev=i).replace("16.0 GT/s", f"{pcie} GT/s")
+            for gpu in range(i, i + each):
+                body += gpu_xml(f"1{gpu}", gpu, nvlink("f0", links, "0x068000"), sm=sm, link=lane)
+            for nic in range(i, i + each):
+                text = nic_xml(f"2{nic}", f"mlx5_{nic}", speed=mbit, dev=nic).replace(
+                    "16.0 GT/s", f"{pcie} GT/s"
+                )
+                body += text.replace('latency="1.5"', 'latency="0"').replace('guid="0x1"', f'guid="0x{nic}"')
             body += "</pci>\n"
         halves.append(body)
     return xml(halves[0], second=halves[1], cpu=f'vendor="{cpu}"')
 
 
 SPELLINGS = {
-    "dgx-a100": (nvidia_xml(80, 12, pcie="16.0", mbit="200000", cpu="AuthenticAMD"), "NV12", {"cpu": "amd"}),
+    "dgx-a100": (
+        nvidia_xml(80, 12, pcie="16.0", mbit="200000", cpu="AuthenticAMD", each=2),
+        "NV12",
+        {"cpu": "amd"},
+    ),
     "dgx-h100": (nvidia_xml(90, 18, pcie="32.0", mbit="400000", cpu="GenuineIntel"), "NV18", {}),
     "dgx-b200": (
         nvidia_xml(100, 18, pcie="32.0", mbit="400000", cpu="GenuineIntel"),
@@ -62,8 +73,8 @@ SPELLINGS = {
 }
 
 
-def smi(cell: str) -> bytes:
-    """``nvidia-smi topo -m`` of such a box: GPU i and NIC i on one PCIe switch, four of each on a CPU."""
+def smi(cell: str, each: int) -> bytes:
+    """``nvidia-smi topo -m`` of such a box: so many GPUs and NICs on one PCIe switch, four of each on a CPU."""
     names = [*(f"GPU{i}" for i in range(8)), *(f"NIC{i}" for i in range(8))]
     rows = ["\t" + "\t".join(names)]
     for a, row in enumerate(names):
@@ -73,7 +84,7 @@ def smi(cell: str) -> bytes:
                 cells.append("X")
             elif a < 8 and b < 8:
                 cells.append(cell)
-            elif a % 8 == b % 8:
+            elif a % 8 // each == b % 8 // each:
                 cells.append("PIX")
             else:
                 cells.append("NODE" if a % 8 // 4 == b % 8 // 4 else "SYS")
@@ -112,7 +123,7 @@ def test_all_spellings_of_a_box_are_one_machine(name: str, tmp_path: Path) -> No
         "xml": quietly(text),
         "xml, nominal": quietly(text, rates="nominal"),
         "xml without PCIe": quietly(text, pcie="nics"),
-        "smi": quietly(smi(cell), **given),
+        "smi": quietly(smi(cell, 2 if name == "dgx-a100" else 1), **given),
     }
     require_one_pick(boxes)
 
@@ -130,7 +141,7 @@ def test_all_spellings_of_two_boxes_are_one_machine(name: str, tmp_path: Path) -
         "file": load(tmp_path / "cluster.json"),
         "xml": two_of(quietly(text)),
         "xml without PCIe": two_of(quietly(text, pcie="nics")),
-        "smi": two_of(quietly(smi(cell), **given)),
+        "smi": two_of(quietly(smi(cell, 2 if name == "dgx-a100" else 1), **given)),
     }
     require_one_pick(boxes)
 
@@ -142,32 +153,34 @@ def test_a_cluster_keeps_its_machine_under_another_name() -> None:
     assert found.record()["time_us"] == pytest.approx(275, abs=1)
 
 
+def found_of(topology: Topology, generation: str | None = None) -> Found:
+    return found_by(machines_of(topology, generation).boxes)
+
+
+def machine_of(topology: Topology, generation: str | None = None) -> Machine:
+    return machines_of(topology, generation).boxes[0].machine
+
+
 def test_what_is_read_off_is_not_assumed() -> None:
-    found = machine_of(preset("dgx-a100", boxes=2))
-    assert found == NcclMachine(
-        generation="ampere",
-        told_by="",
-        cpu="amd",
-        nvswitch=True,
-        adds=False,
-        within_gb_per_s=240.0,
-        path_gb_per_s=240.0,
-        within_type="NVL",
-        across_type=None,
-        nics=8,
-        nic_gb_per_s=24.0,
-    )
+    found = machines_of(preset("dgx-a100", boxes=2))
+    assert (found.generation, found.told_by, found.cpu, found.nics) == ("ampere", "", "amd", 8)
+    machine = found.boxes[0].machine
+    assert found.boxes[1] is found.boxes[0]
+    assert not machine.multicast
+    assert [gpu.nvlinks for gpu in machine.gpus] == [(("nvswitch", 240.0),)] * 8
+    assert [port.gb_per_s for port in machine.ports] == [25.0] * 8
     words = " ".join(pick(preset("dgx-a100")).assumptions)
     for word in ("dgx", "processors", "GPUs"):
         assert word not in words
 
 
 def test_v100_boxes_have_no_nvls() -> None:
-    cube = machine_of(replace(preset("dgx-1v"), name="box"))
-    assert (cube.generation, cube.nvswitch, cube.within_gb_per_s, cube.path_gb_per_s) == (
+    cube = found_of(replace(preset("dgx-1v"), name="box")).communicator
+    assert (cube.generation, cube.nvswitch, cube.nvls, cube.ring.count, cube.ring.within) == (
         "volta",
         False,
-        120.0,
+        None,
+        6,
         20.0,
     )
     for size in (2**10, 2**20, 2**30):
@@ -175,12 +188,10 @@ def test_v100_boxes_have_no_nvls() -> None:
 
 
 def test_nics_keep_their_number_and_rate() -> None:
-    one = machine_of(preset("ndv2", boxes=2))
-    assert (one.nics, one.nic_gb_per_s, one.across_type) == (1, 12.0, "PIX")
-    four = machine_of(preset("dgx-1v", boxes=2))
-    assert (four.nics, four.nic_gb_per_s) == (4, 12.0)
-    # NICs of GPUs that do not take part are not NCCL's.
-    assert machine_of(subset(preset("dgx-a100", boxes=2), [0, 1, 8, 9])).nics == 2
+    one = found_of(preset("ndv2", boxes=2)).communicator
+    assert (one.ring.count, one.ring.across, one.ring.across_type) == (1, 12.0, "PIX")
+    four = found_of(preset("dgx-1v", boxes=2)).communicator
+    assert (four.ring.count, four.ring.across) == (4, 12.0)
 
 
 def pcie_box(*, gpus: int = 4, nic: str = "plx") -> Topology:
@@ -200,26 +211,27 @@ def pcie_box(*, gpus: int = 4, nic: str = "plx") -> Topology:
 
 
 def test_boxes_without_nvlink_are_held_to_their_pcie() -> None:
-    found = machine_of(pcie_box())
-    assert (found.within_type, found.within_gb_per_s, found.nvswitch) == ("SYS", 40.0, False)
-    words = " ".join(pick(pcie_box()).assumptions)
-    assert "no NVLink joins all GPUs of a box: paths of class SYS" in words
+    ring = found_of(pcie_box()).communicator.ring
+    assert (ring.within_type, ring.count * ring.within) == ("SYS", 40.0)
     reasons = {cell.unavailable for cell in pick(pcie_box()).cells}
     assert "LL128 needs NVLink between GPUs, found SYS" in reasons
     assert "NVLS needs NVSwitches that add, and Hopper or later" in reasons
-    assert machine_of(subset(pcie_box(), [0, 1])).within_type == "PIX"
+    assert found_of(subset(pcie_box(), [0, 1])).communicator.ring.within_type == "PIX"
 
 
 def test_paths_to_nics_have_their_class() -> None:
-    assert machine_of(two_of(pcie_box())).across_type == "PIX"
-    assert machine_of(two_of(pcie_box(nic="cpu"))).across_type == "PHB"
+    # The NIC is on the switch of two of the four GPUs, which the others reach through processors.
+    near = found_of(two_of(subset(pcie_box(), [0, 1]))).communicator
+    assert near.ring.across_type == "PIX"
+    assert found_of(two_of(subset(pcie_box(nic="cpu"), [0, 1]))).communicator.ring.across_type == "PHB"
 
 
 def test_a_gpu_whose_nvlink_is_down_sends_all_over_pcie() -> None:
     box = quietly(SPELLINGS["dgx-b200"][0])
-    down = machine_of(remove_links(box, [("gpu2", "nvswitch")]))
-    assert (down.within_type, down.nvswitch, down.adds) == ("PHB", False, False)
-    assert down.within_gb_per_s == 48.0
+    down = found_of(remove_links(box, [("gpu2", "nvswitch")])).communicator
+    assert down.ring.within_type in ("PHB", "SYS")
+    assert down.nvls is None
+    assert found_of(box).communicator.ring.within_type == "NVL"
 
 
 def test_what_nothing_tells_is_assumed_aloud_or_given() -> None:
@@ -252,11 +264,13 @@ def test_a_given_generation_keeps_the_links() -> None:
     links = [Link(src=f"gpu{i}", dst="nvs", gb_per_s=Fraction(150)) for i in range(4)]
     links.append(Link(src="gpu0", dst="nic", gb_per_s=Fraction(25, 2)))
     cluster = two_of(Topology.of("box", nodes, links))
-    for generation in ("ampere", "hopper"):
-        found = machine_of(cluster, generation)
-        assert (found.generation, found.nics, found.nic_gb_per_s) == (generation, 1, 12.0)
-    assert machine_of(cluster, "ampere").within_gb_per_s == 120.0
-    assert machine_of(cluster, "hopper").within_gb_per_s == pytest.approx(6 * 20.6)
+    for generation, rate in (("ampere", 6 * 20.0), ("hopper", 6 * 20.6)):
+        machines = machines_of(cluster, generation)
+        assert (machines.generation, machines.nics) == (generation, 1)
+        assert [port.gb_per_s for port in machines.boxes[0].machine.ports] == [12.5]
+        assert [gpu.nvlinks[0][1] for gpu in machine_of(cluster, generation).gpus] == pytest.approx(
+            [rate] * 4
+        )
 
 
 def test_gpus_of_another_make_are_refused() -> None:
@@ -275,13 +289,9 @@ def test_unequal_boxes_count_as_the_least_of_them() -> None:
         Host(name=f"h{links}", topology=box, ports=default_ports(box))
         for links, box in ((12, preset_box("dgx-a100", "a")), (18, preset_box("dgx-h100", "b")))
     ]
-    found = machine_of(compose(boxes, SwitchFabric(), name="both"))
-    assert (found.generation, found.cpu, found.within_gb_per_s, found.adds) == (
-        "ampere",
-        "mixed",
-        240.0,
-        False,
-    )
+    found = found_of(compose(boxes, SwitchFabric(), name="both")).communicator
+    assert (found.generation, found.cpu, found.nvls) == ("ampere", "mixed", None)
+    assert found.ring.count == 8
 
 
 def preset_box(name: str, host: str) -> Topology:

@@ -8,6 +8,7 @@ from dataclasses import replace
 import pytest
 
 from coppice.collectives import Collective
+from coppice.selection.nccl.connect import kernel_channels
 from coppice.selection.nccl.costs import Channels, CostCell, NcclCommunicator, cells, constants
 from support.shared_data import SHARED
 
@@ -21,10 +22,14 @@ H100 = NcclCommunicator(
     ring=Channels(count=12, within=30, across=30),
     tree=Channels(count=12, within=30, across=30),
     nvls=Channels(count=8, within=40, across=60),
+    channels=24,
+    nvls_channels=16,
 )
 FEW = replace(H100, ring=Channels(count=2, within=30, across=30))
 RAILS = Channels(count=8, within=48, across=48, across_type="PXB", same=False)
-CLUSTER = replace(H100, ranks=32, nodes=4, ring=RAILS, tree=RAILS, nvls=replace(RAILS, within=40), cpu="amd")
+CLUSTER = replace(
+    H100, ranks=32, nodes=4, ring=RAILS, tree=RAILS, nvls=replace(RAILS, within=40), cpu="amd", channels=16
+)
 A100 = NcclCommunicator(
     ranks=16,
     nodes=2,
@@ -32,6 +37,7 @@ A100 = NcclCommunicator(
     cpu="amd",
     ring=Channels(count=8, within=24, across=24, across_type="PXB", latency_us=1.0),
     tree=Channels(count=8, within=30, across=24, across_type="PXB", latency_us=1.0),
+    channels=16,
 )
 
 
@@ -183,14 +189,16 @@ def test_tree_correction_at_its_ends() -> None:
 
 
 def test_channels_of_a_kernel() -> None:
-    assert H100.channels == 24
-    assert CLUSTER.channels == 16
-    assert replace(CLUSTER, ring=replace(RAILS, count=4), tree=replace(RAILS, count=4)).channels == 16
-    assert (
-        replace(CLUSTER, ring=replace(RAILS, count=4, within=40), tree=replace(RAILS, count=4)).channels == 8
-    )
-    many = Channels(count=40, within=20, across=20)
-    assert replace(H100, ring=many, tree=many).channels == 64
+    def count(searched: int, boxes: int, within: float, capability: int = 90, *, more: bool = False) -> int:
+        return len(kernel_channels(searched, capability=capability, boxes=boxes, within=within, more=more))
+
+    assert count(12, 1, 30) == 24
+    assert count(8, 4, 48) == 16
+    # Few fast ones across boxes twice as often, from Hopper on.
+    assert count(4, 4, 48) == 16
+    assert (count(4, 4, 40), count(4, 1, 48), count(4, 4, 48, 80)) == (8, 8, 8)
+    assert count(8, 4, 40, more=True) == 24
+    assert count(40, 1, 20) == 64
 
 
 def test_terms_say_how_each_figure_comes_about() -> None:
