@@ -22,7 +22,7 @@ from typing import Any
 
 from coppice.collectives import Collective
 from coppice.selection import SelectionRequest, select
-from coppice.selection.nccl.graph import Graph
+from coppice.selection.nccl.graph import ChannelGraph
 from coppice.selection.nccl.selecting import inputs_of
 from coppice.topology.composition.compose import Host, compose, default_ports, repeated
 from coppice.topology.composition.fabric import SwitchFabric
@@ -109,7 +109,7 @@ def settings_of(row: dict[str, Any]) -> dict[str, str]:
     return {} if row["multicast"] or row["compute_capability"] < 90 else {"nvls_channels": "0"}
 
 
-def pattern(graph: Graph | None) -> dict[str, Any]:
+def pattern(graph: ChannelGraph | None) -> dict[str, Any]:
     """A pattern as the file has it; zeros where it is not searched."""
     if graph is None:
         return {"nChannels": 0}

@@ -42,10 +42,10 @@ def test_why_prints_every_time_and_why_cells_are_missing(call: Call) -> None:
     done = call("dgx-h100", "--boxes", 4, "-l", "nccl", "--size", "1M", "--why")
     assert done.exit_code == 0
     lines = [" ".join(line.split()) for line in done.stdout.splitlines()]
-    assert any(line.startswith("Tree LL128 80.57") for line in lines)
+    assert any(line.startswith("Tree LL128 83.22") for line in lines)
     assert "latency: 14 + 2 x (7 x 1.25 + 2 x 8.5) = 65.5 us" in lines
     assert any("NVLS across boxes needs a network that adds" in line for line in lines)
-    assert any("paths between GPUs and NICs of class PXB" in line for line in lines)
+    assert any("NICs beside their GPUs as in usual machines, at paths of class PIX" in line for line in lines)
 
 
 def test_json(call: Call) -> None:

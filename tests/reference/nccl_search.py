@@ -1,4 +1,4 @@
-"""NCCL's search for the channels of one pattern, in plain Python: the twin of ``cpp/nccl_search``.
+"""NCCL's search for the channels of one pattern, in plain Python: the reference of ``cpp/nccl_search``.
 
 It follows ``src/graph/search.cc`` of NCCL 2.30: channels are tried at falling speeds, each by a depth-first walk over
 GPUs that takes the rate of a channel from every link it uses, until a budget of steps is spent.
@@ -11,16 +11,16 @@ import sys
 from copy import copy
 from dataclasses import dataclass, field
 
-from coppice.selection.nccl.graph import Graph, Pattern
+from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
 from coppice.selection.nccl.paths import local
 from coppice.selection.nccl.searching import (
     Order,
     SearchRequest,
     speeds_of,
 )
-from coppice.selection.nccl.system import LINK_PCI, NodeKind, Path, PathType, System, SystemLink, SystemNode
+from coppice.selection.nccl.system import LINK_PCI, Path, PathType, System, SystemKind, SystemLink, SystemNode
 
-TREES = (Pattern.BALANCED_TREE, Pattern.SPLIT_TREE, Pattern.TREE)
+TREES = (ChannelPattern.BALANCED_TREE, ChannelPattern.SPLIT_TREE, ChannelPattern.TREE)
 STEPS = 1 << 14
 STEPS_SAME = 1 << 8
 STEPS_IN_ALL = 1 << 19
@@ -31,7 +31,7 @@ STEPS_IN_FILE_ORDER = 1 << 10
 class _State:
     """A graph under search: what a walk changes, and what it has found."""
 
-    pattern: Pattern
+    pattern: ChannelPattern
     least: int
     most: int
     cross_nic: int = 0
@@ -57,7 +57,7 @@ class _Time:
         self.left = steps
 
 
-def search(request: SearchRequest) -> Graph:
+def search(request: SearchRequest) -> ChannelGraph:
     """The channels that NCCL finds for a pattern."""
     limit = sys.getrecursionlimit()
     sys.setrecursionlimit(100_000)
@@ -72,7 +72,7 @@ class _Search:
         self.request = request
         self.system: System = request.system
         self.gpus, self.nets = self.system.gpus, self.system.nets
-        self.switches = self.system.nodes[NodeKind.NVS]
+        self.switches = self.system.nodes[SystemKind.NVS]
         self.rates = {
             link: link.gb_per_s for nodes in self.system.nodes.values() for v in nodes for link in v.links
         }
@@ -84,7 +84,7 @@ class _Search:
 
     # The loop over speeds, classes of paths and other relaxations
 
-    def found(self) -> Graph:
+    def found(self) -> ChannelGraph:
         request, system = self.request, self.system
         inter, amd = system.several, system.maker == "amd"
         capability, count = system.least_capability, len(self.gpus)
@@ -93,9 +93,9 @@ class _Search:
             if len(self.nets) > 1
             and request.pattern
             in (
-                Pattern.RING,
-                Pattern.BALANCED_TREE,
-                Pattern.SPLIT_TREE,
+                ChannelPattern.RING,
+                ChannelPattern.BALANCED_TREE,
+                ChannelPattern.SPLIT_TREE,
             )
             else 0
         )
@@ -103,32 +103,37 @@ class _Search:
         least_within, least_across = PathType.LOC, PathType.PIX
         most_within, most_across = PathType.SYS, PathType.SYS
         if count > 1:
-            least_within, most_within = _span(self.gpus, NodeKind.GPU)
+            least_within, most_within = _span(self.gpus, SystemKind.GPU)
         if inter:
-            least_across, most_across = _span(self.gpus, NodeKind.NET)
+            least_across, most_across = _span(self.gpus, SystemKind.NET)
             most_within = most_across
         if capability < 90:
             most_across = PathType.SYS
         best.within_type, best.across_type = least_within, least_across
-        try_same = 0 if request.pattern is Pattern.NVLS else 1
+        try_same = 0 if request.pattern is ChannelPattern.NVLS else 1
         best.same = try_same
-        if best.pattern is Pattern.NVLS:
+        if best.pattern is ChannelPattern.NVLS:
             if not self.switches or capability < 90:
                 return self.graph(best)
             best.most = min(32, count)
-        if best.pattern is Pattern.COLLNET_DIRECT:
+        if best.pattern is ChannelPattern.COLLNET_DIRECT:
             best.most = min(8, count)
-        if count == 1 and best.pattern is not Pattern.RING:
-            best.pattern = Pattern.TREE
-        if not inter and best.pattern is Pattern.NVLS:
+        if count == 1 and best.pattern is not ChannelPattern.RING:
+            best.pattern = ChannelPattern.TREE
+        if not inter and best.pattern is ChannelPattern.NVLS:
             best.least = best.most
-        if best.pattern is Pattern.RING and _two_islands(self.gpus) and best.most >= 2 and best.least == 1:
+        if (
+            best.pattern is ChannelPattern.RING
+            and _two_islands(self.gpus)
+            and best.most >= 2
+            and best.least == 1
+        ):
             best.least = 2
         trial = best.saved()
         speeds = speeds_of(capability, several=inter)
-        chips = len(system.nodes[NodeKind.DEV])
+        chips = len(system.nodes[SystemKind.DEV])
         most, total = system.most_gb_per_s, system.total_gb_per_s
-        if chips > 1 and best.pattern is not Pattern.RING:
+        if chips > 1 and best.pattern is not ChannelPattern.RING:
             total *= chips / (chips - 1)
         at = 0
         while (speeds[at] > most or speeds[at] * best.least > total) and at < len(speeds) - 1:
@@ -148,8 +153,8 @@ class _Search:
                 trial.same = try_same
                 budget = budget + time.left if time.left != -1 else STEPS_IN_ALL
                 if not (budget < 0 and best.count):
-                    if capability >= 90 and trial.pattern is Pattern.BALANCED_TREE:
-                        trial.pattern = Pattern.TREE
+                    if capability >= 90 and trial.pattern is ChannelPattern.BALANCED_TREE:
+                        trial.pattern = ChannelPattern.TREE
                         continue
                     trial.pattern = best.pattern
                     limit = trial.across_type if inter else most_within
@@ -176,7 +181,7 @@ class _Search:
                     if (
                         crosses == 2
                         and trial.cross_nic == 0
-                        and best.pattern in (Pattern.RING, Pattern.BALANCED_TREE)
+                        and best.pattern in (ChannelPattern.RING, ChannelPattern.BALANCED_TREE)
                     ):
                         trial.cross_nic = 2
                         continue
@@ -201,11 +206,11 @@ class _Search:
                 first = False
             if time.left == 0 or at == 0:
                 break
-            if best.pattern is Pattern.RING:
+            if best.pattern is ChannelPattern.RING:
                 at -= 1
                 trial.within = trial.across = speeds[at]
             elif (
-                best.pattern is Pattern.NVLS
+                best.pattern is ChannelPattern.NVLS
                 and trial.across == best.across
                 and trial.across < trial.within * 2
             ):
@@ -217,7 +222,7 @@ class _Search:
                 trial.within = speeds[at]
             else:
                 break
-        if best.count == 0 and not request.adds and best.pattern is not Pattern.NVLS:
+        if best.count == 0 and not request.adds and best.pattern is not ChannelPattern.NVLS:
             self.simple_order(best)
         return self.graph(best)
 
@@ -234,10 +239,10 @@ class _Search:
             best.ports = {}
         best.count = 1
 
-    def graph(self, best: _State) -> Graph:
+    def graph(self, best: _State) -> ChannelGraph:
         size = len(self.gpus)
-        whole = best.pattern is not Pattern.NVLS
-        return Graph(
+        whole = best.pattern is not ChannelPattern.NVLS
+        return ChannelGraph(
             pattern=best.pattern,
             count=best.count,
             within=best.within,
@@ -262,8 +267,8 @@ class _Search:
         last = len(self.gpus) - 1
         self.back_to_net = self.back_to_first = -1
         if self.system.several:
-            self.back_to_net = {Pattern.RING: last, Pattern.SPLIT_TREE: 1}.get(trial.pattern, 0)
-        elif trial.pattern is Pattern.RING:
+            self.back_to_net = {ChannelPattern.RING: last, ChannelPattern.SPLIT_TREE: 1}.get(trial.pattern, 0)
+        elif trial.pattern is ChannelPattern.RING:
             self.back_to_first = last
         self.trial, self.best, self.time = trial, best, time
         self.channel(time)
@@ -275,7 +280,7 @@ class _Search:
         if self.system.several:
             self.from_nets(time)
             return
-        if g.pattern is Pattern.NVLS:
+        if g.pattern is ChannelPattern.NVLS:
             self.try_gpu(0, self.back_to_net, self.back_to_first, Order.ANY, time, None, g.count)
             return
         if g.count == 0:
@@ -293,7 +298,7 @@ class _Search:
         found = list(dict.fromkeys(n for g in gpus for n in self.preferred[g]))
         for kind in range(self.trial.across_type + 1):
             for g in gpus:
-                paths = self.gpus[g].paths[NodeKind.NET]
+                paths = self.gpus[g].paths[SystemKind.NET]
                 found += [
                     n for n in range(min(64, len(self.nets))) if paths[n].kind == kind and n not in found
                 ]
@@ -303,7 +308,7 @@ class _Search:
         g = self.trial
         rate = int(g.across)
         nets = self.selected(-1)
-        heads = g.pattern in (Pattern.NVLS, Pattern.COLLNET_DIRECT)
+        heads = g.pattern in (ChannelPattern.NVLS, ChannelPattern.COLLNET_DIRECT)
         found = False
         for i in range(len(nets)):
             if heads and found:
@@ -315,7 +320,7 @@ class _Search:
             if self.net_rates[n] < rate:
                 continue
             if (
-                g.pattern is Pattern.RING
+                g.pattern is ChannelPattern.RING
                 and g.cross_nic == 2
                 and g.count % 2
                 and n != g.ports[2 * (g.count - 1) + 1]
@@ -344,7 +349,7 @@ class _Search:
                         time.left = -1
                 if net.local_gpu != -1:
                     self.try_gpu(0, self.back_to_net, self.back_to_first, Order.ANY, time, net, net.local_gpu)
-                near, kind = local(net, NodeKind.GPU, len(self.gpus))
+                near, kind = local(net, SystemKind.GPU, len(self.gpus))
                 if kind is PathType.DIS:
                     continue
                 for gpu in near:
@@ -384,9 +389,9 @@ class _Search:
         if step == back_to_net:
             if self.system.several:
                 self.back_out(gpu, step, back_to_first, order, time)
-        elif g.pattern is Pattern.NVLS:
+        elif g.pattern is ChannelPattern.NVLS:
             self.try_nvls(gpu, time)
-        elif g.pattern is Pattern.COLLNET_DIRECT:
+        elif g.pattern is ChannelPattern.COLLNET_DIRECT:
             self.try_direct(gpu, time)
         elif step < size - 1:
             if order is Order.FILE:
@@ -422,7 +427,7 @@ class _Search:
         g, b = self.trial, self.best
         if g.count < g.least:
             return False
-        if g.pattern is Pattern.NVLS:
+        if g.pattern is ChannelPattern.NVLS:
             return (b.count < g.count <= len(self.gpus)) or g.count * g.across > b.count * b.across
         mine, theirs = g.count * g.within, b.count * b.within
         if mine != theirs:
@@ -432,7 +437,7 @@ class _Search:
     def back_out(self, gpu: int, step: int, back_to_first: int, order: Order, time: _Time) -> None:
         g = self.trial
         start = self.nets[g.ports[2 * g.count]]
-        balanced = g.pattern is Pattern.BALANCED_TREE
+        balanced = g.pattern is ChannelPattern.BALANCED_TREE
         for n in self.selected(gpu):
             if not self.may_leave(start, n, step):
                 continue
@@ -452,21 +457,21 @@ class _Search:
 
     def may_leave(self, start: SystemNode, n: int, step: int) -> bool:
         g, net = self.trial, self.nets[n]
-        if g.pattern is Pattern.TREE and net is not start:
+        if g.pattern is ChannelPattern.TREE and net is not start:
             return False
-        if g.pattern is Pattern.RING and g.cross_nic == 2:
+        if g.pattern is ChannelPattern.RING and g.cross_nic == 2:
             if g.count % 2 and n != g.ports[2 * (g.count - 1)]:
                 return False
         elif g.cross_nic == 0 and (net.asic != start.asic or net.net.port != start.net.port):
             return False
-        return not (g.pattern is Pattern.BALANCED_TREE and step and n != g.ports[2 * g.count + 1])
+        return not (g.pattern is ChannelPattern.BALANCED_TREE and step and n != g.ports[2 * g.count + 1])
 
     def sorted_next(self, gpu: int, nearness: int) -> list[int]:
         """GPUs to go on to: nearest to the port first (1), last (-1), or by paths inside alone (0)."""
         g, size = self.trial, len(self.gpus)
         flag = 1 << g.count
-        paths = self.gpus[gpu].paths[NodeKind.GPU]
-        net_paths = self.nets[g.ports[2 * g.count]].paths[NodeKind.GPU] if nearness else None
+        paths = self.gpus[gpu].paths[SystemKind.GPU]
+        net_paths = self.nets[g.ports[2 * g.count]].paths[SystemKind.GPU] if nearness else None
         scores = []
         for i in range(1, size):
             each = (gpu + i) % size
@@ -487,9 +492,9 @@ class _Search:
             found.reverse()
         if self.switches:
             before, after = (gpu - 1) % size, (gpu + 1) % size
-            if g.pattern is Pattern.RING:
+            if g.pattern is ChannelPattern.RING:
                 first = [after, before]
-            elif g.pattern in (Pattern.SPLIT_TREE, Pattern.BALANCED_TREE):
+            elif g.pattern in (ChannelPattern.SPLIT_TREE, ChannelPattern.BALANCED_TREE):
                 first = [before, after]
             else:
                 first = [after]
@@ -545,7 +550,7 @@ class _Search:
             return True
         g = self.trial
         path = a.paths[b.kind][b.index]
-        inside = NodeKind.NET not in (a.kind, b.kind)
+        inside = SystemKind.NET not in (a.kind, b.kind)
         rate, kind = (g.within, g.within_type) if inside else (g.across, g.across_type)
         if path.kind is PathType.DIS or (times == 1 and path.kind > kind):
             return False
@@ -563,9 +568,9 @@ class _Search:
         pcie = rate
         for link in path.links:
             if (
-                link.to.kind is NodeKind.CPU
+                link.to.kind is SystemKind.CPU
                 and path.kind is PathType.PHB
-                and start.kind is NodeKind.GPU
+                and start.kind is SystemKind.GPU
                 and link.to.maker == "intel"
             ):
                 pcie = rate * 6 / 5
@@ -574,9 +579,13 @@ class _Search:
             forward = pcie if link.kind is LINK_PCI else rate
             backward = 0.0
             to = link.to
-            if to.kind is NodeKind.DEV and to.described.capability < 80 and start.kind is not NodeKind.GPU:
+            if (
+                to.kind is SystemKind.DEV
+                and to.described.capability < 80
+                and start.kind is not SystemKind.GPU
+            ):
                 backward += forward / 8
-            if to.kind is NodeKind.CPU and to.maker == "ibm" and link.kind is PathType.NVL:
+            if to.kind is SystemKind.CPU and to.maker == "ibm" and link.kind is PathType.NVL:
                 backward += forward
             back: SystemLink | None = None
             if backward:
@@ -594,13 +603,13 @@ def _rounded(value: float) -> float:
     return math.copysign(math.floor(abs(value) * 1000 + 0.5), value) / 1000
 
 
-def _span(gpus: list[SystemNode], kind: NodeKind) -> tuple[PathType, PathType]:
+def _span(gpus: list[SystemNode], kind: SystemKind) -> tuple[PathType, PathType]:
     """Best and worst class of the paths from GPUs to other nodes of a kind."""
     kinds = [
         path.kind
         for gpu in gpus
         for i, path in enumerate(gpu.paths.get(kind, ()))
-        if kind is not NodeKind.GPU or i != gpu.index
+        if kind is not SystemKind.GPU or i != gpu.index
     ]
     return min([PathType.SYS, *kinds]), max([PathType.LOC, *kinds])
 
@@ -610,14 +619,14 @@ def _two_islands(gpus: list[SystemNode]) -> bool:
     island = list(range(len(gpus)))
     for g, gpu in enumerate(gpus):
         for p in range(g + 1, len(gpus)):
-            if gpu.paths[NodeKind.GPU][p].kind is PathType.NVL:
+            if gpu.paths[SystemKind.GPU][p].kind is PathType.NVL:
                 island[p] = island[g]
     return sum(island.count(each) > 1 for each in range(len(gpus))) == 2
 
 
 def _double(best: _State, capability: int, size: int) -> None:
     """Split fast channels in two."""
-    if best.count == 0 or best.pattern is Pattern.NVLS or best.within < 25:
+    if best.count == 0 or best.pattern is ChannelPattern.NVLS or best.within < 25:
         return
     if capability > 80 and best.within < 50 and best.count > 4:
         return

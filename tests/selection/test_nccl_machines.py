@@ -15,8 +15,8 @@ import pytest
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection import Selection, select
-from coppice.selection.nccl.communicator import Found, found_by
-from coppice.selection.nccl.machine import Machine
+from coppice.selection.nccl.communicator import FoundCommunicator, found_by
+from coppice.selection.nccl.machine import HostMachine
 from coppice.selection.nccl.machines import machines_of
 from coppice.topology.composition.compose import Host, compose, default_ports, repeated
 from coppice.topology.composition.fabric import SwitchFabric
@@ -153,11 +153,11 @@ def test_a_cluster_keeps_its_machine_under_another_name() -> None:
     assert found.record()["time_us"] == pytest.approx(275, abs=1)
 
 
-def found_of(topology: Topology, generation: str | None = None) -> Found:
+def found_of(topology: Topology, generation: str | None = None) -> FoundCommunicator:
     return found_by(machines_of(topology, generation).boxes)
 
 
-def machine_of(topology: Topology, generation: str | None = None) -> Machine:
+def machine_of(topology: Topology, generation: str | None = None) -> HostMachine:
     return machines_of(topology, generation).boxes[0].machine
 
 

@@ -1,4 +1,4 @@
-"""NCCL's search: the native one beside its Python twin on made-up machines, and what is found on known ones."""
+"""NCCL's search: the native one equals its reference on made-up machines, and what is found on known ones."""
 
 from __future__ import annotations
 
@@ -11,12 +11,20 @@ import pytest
 
 from coppice import _core
 from coppice.selection.nccl.communicator import BoxOfRanks, found_by
-from coppice.selection.nccl.graph import Graph, Pattern
-from coppice.selection.nccl.machine import NVSWITCH, Gpu, Machine, Nic, PcieSwitch, Port, Processor
+from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
+from coppice.selection.nccl.machine import (
+    NVSWITCH,
+    HostMachine,
+    MachineGpu,
+    Nic,
+    PcieSwitch,
+    PluginPort,
+    Processor,
+)
 from coppice.selection.nccl.native import _columns, search
 from coppice.selection.nccl.paths import systems_of
 from coppice.selection.nccl.searching import SearchRequest, graphs_of, speeds_of
-from coppice.selection.nccl.system import NodeKind, PathType, System
+from coppice.selection.nccl.system import PathType, System, SystemKind
 from reference.nccl_search import search as searched_plainly
 from support.nccl_machines import drawn_machine
 
@@ -34,18 +42,20 @@ def box(
     """GPUs on an NVSwitch, so many on a PCIe switch, the NICs dealt out among the switches, on two processors."""
     switches = []
     for first in range(0, gpus, each):
-        parts: list[Gpu | Nic] = [
-            Gpu(key=f"gpu{i}", dev=i, capability=capability, gb_per_s=pcie, nvlinks=((NVSWITCH, nvlink),))
+        parts: list[MachineGpu | Nic] = [
+            MachineGpu(
+                key=f"gpu{i}", dev=i, capability=capability, gb_per_s=pcie, nvlinks=((NVSWITCH, nvlink),)
+            )
             for i in range(first, min(gpus, first + each))
         ]
         for n in range(nics):
             if n * gpus // nics // each == first // each:
-                port = Port(dev=n, gb_per_s=nic)
+                port = PluginPort(dev=n, gb_per_s=nic)
                 parts.append(Nic(key=f"nic{n}", gb_per_s=pcie, ports=(port,)))
         switches.append(PcieSwitch(key=f"pcie{first}", gb_per_s=pcie, parts=tuple(parts)))
     half = -(-len(switches) // 2)
     return BoxOfRanks(
-        machine=Machine(
+        machine=HostMachine(
             processors=tuple(
                 Processor(key=f"cpu{i}", maker="intel", gb_per_s=22.0, parts=tuple(part))
                 for i, part in enumerate((switches[:half], switches[half:]))
@@ -85,7 +95,7 @@ def test_known_boxes(capability: int, nvlink: float, nics: int, found: tuple[int
     "seed",
     [*range(4), *range(5, 20), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(20, 60))],
 )
-def test_the_native_search_equals_its_twin(seed: int) -> None:
+def test_the_native_search_equals_its_reference(seed: int) -> None:
     random = Random(seed)
     machine = drawn_machine(random)
     gpus = [gpu.key for gpu in machine.gpus]
@@ -107,7 +117,7 @@ def test_the_native_search_equals_its_twin(seed: int) -> None:
                 assert rounded(mine) == rounded(plain), name
 
 
-def rounded(graph: Graph | None) -> Graph | None:
+def rounded(graph: ChannelGraph | None) -> ChannelGraph | None:
     if graph is None:
         return None
     return replace(
@@ -115,7 +125,9 @@ def rounded(graph: Graph | None) -> Graph | None:
         within=round(graph.within, 4),
         across=round(graph.across, 4),
         latency_us=round(graph.latency_us, 4),
-        orders=tuple(order[:1] for order in graph.orders) if graph.pattern is Pattern.NVLS else graph.orders,
+        orders=tuple(order[:1] for order in graph.orders)
+        if graph.pattern is ChannelPattern.NVLS
+        else graph.orders,
     )
 
 
@@ -128,7 +140,7 @@ def test_every_channel_takes_every_gpu_and_no_more_than_its_links_carry() -> Non
     for seed in range(30):
         machine = drawn_machine(Random(seed), most=6)
         for one in systems_of(machine, [gpu.key for gpu in machine.gpus], several=True):
-            ring = search(SearchRequest(system=one, pattern=Pattern.RING, least=1, most=32))
+            ring = search(SearchRequest(system=one, pattern=ChannelPattern.RING, least=1, most=32))
             ranks = sorted(gpu.rank for gpu in one.gpus)
             assert all(sorted(order) == ranks for order in ring.orders)
             if ring.across_type is PathType.SYS and ring.across == 0.1:
@@ -155,7 +167,7 @@ def test_a_search_that_reckons_otherwise_is_noticed() -> None:
 
 def test_columns_are_checked() -> None:
     one = system()
-    request = SearchRequest(system=one, pattern=Pattern.RING, least=1, most=32)
+    request = SearchRequest(system=one, pattern=ChannelPattern.RING, least=1, most=32)
     speeds = np.array(speeds_of(80, several=True))
     columns = _columns(one)
     with pytest.raises(ValueError, match="rank must have"):
@@ -173,13 +185,13 @@ def test_ranks_that_reach_each_other_faster_by_the_network_are_boxes_of_their_ow
             key=f"pcie{i}",
             gb_per_s=48.0,
             parts=(
-                Gpu(key=f"gpu{i}", dev=i, capability=90, gb_per_s=48.0),
-                Nic(key=f"nic{i}", gb_per_s=48.0, ports=(Port(dev=i, gb_per_s=50.0),)),
+                MachineGpu(key=f"gpu{i}", dev=i, capability=90, gb_per_s=48.0),
+                Nic(key=f"nic{i}", gb_per_s=48.0, ports=(PluginPort(dev=i, gb_per_s=50.0),)),
             ),
         )
         for i in range(2)
     ]
-    machine = Machine(
+    machine = HostMachine(
         processors=tuple(
             Processor(key=f"cpu{i}", maker="intel", gb_per_s=6.0, parts=(part,))
             for i, part in enumerate(parts)
@@ -195,5 +207,5 @@ def test_traffic_takes_the_gpu_beside_a_port() -> None:
     """One NIC for four GPUs on NVSwitches: the others reach it through that GPU (PXN), not through processors."""
     one = box(90, nvlink=370.8, gpus=4, nics=1)
     graph = systems_of(one.machine, list(one.gpus), several=True)[0]
-    kinds = [gpu.paths[NodeKind.NET][0].kind for gpu in graph.gpus]
+    kinds = [gpu.paths[SystemKind.NET][0].kind for gpu in graph.gpus]
     assert kinds == [PathType.PIX, PathType.PXN, PathType.PXN, PathType.PXN]

@@ -9,12 +9,12 @@ from random import Random
 from coppice.selection.nccl.machine import (
     NVSWITCH,
     PROCESSOR,
-    Gpu,
-    Machine,
+    HostMachine,
+    MachineGpu,
     Nic,
     Part,
     PcieSwitch,
-    Port,
+    PluginPort,
     Processor,
 )
 from coppice.topology.readers.gpu_links import bus_id
@@ -30,7 +30,7 @@ from coppice.topology.readers.xml_tree import Element, parse_xml
 
 def machine_of_file(
     path: Path, *, nic_gb_per_s: float = 0.0, capability: int = 0, nvlinks: int = 0, multicast: bool = False
-) -> Machine:
+) -> HostMachine:
     """The machine of a file; skeletons get GPUs of this capability on an NVSwitch, and NICs of this rate."""
     root = parse_xml(path.read_bytes(), file=str(path))
     return _Reader(root, nic_gb_per_s, capability, nvlinks, multicast).machine()
@@ -46,7 +46,7 @@ class _Reader:
         nics = [e for e in _all(root) if e.tag == "pci" and e.text("class", "").startswith("0x02")]
         self.nets = {id(e): i for i, e in enumerate(nics)}
 
-    def machine(self) -> Machine:
+    def machine(self) -> HostMachine:
         processors = []
         has_nets = any(e.tag == "net" for e in _all(self.root)) or self.rate
         for i, cpu in enumerate(self.root.named("cpu")):
@@ -59,7 +59,9 @@ class _Reader:
                 elif each.tag == "nic":
                     parts.append(Nic(key=f"nic of {i}", gb_per_s=None, ports=self.ports(each)))
             if i == 0 and not has_nets:
-                parts.append(Nic(key="socket", gb_per_s=None, ports=(Port(dev=0, gb_per_s=1.25, gdr=False),)))
+                parts.append(
+                    Nic(key="socket", gb_per_s=None, ports=(PluginPort(dev=0, gb_per_s=1.25, gdr=False),))
+                )
             arch, vendor = cpu.text("arch", ""), cpu.text("vendor", "")
             family, model = (int(cpu.text(key, "0")) for key in ("familyid", "modelid"))
             processors.append(
@@ -70,7 +72,7 @@ class _Reader:
                     parts=tuple(parts),
                 )
             )
-        return Machine(processors=tuple(processors), multicast=self.multicast)
+        return HostMachine(processors=tuple(processors), multicast=self.multicast)
 
     def part(self, pci: Element) -> Part | None:
         busid = bus_id(pci.text("busid"))
@@ -86,7 +88,7 @@ class _Reader:
         if kind.startswith("0x02"):
             if not self.rate:
                 return None
-            port = Port(dev=self.nets[id(pci)], gb_per_s=self.rate)
+            port = PluginPort(dev=self.nets[id(pci)], gb_per_s=self.rate)
             return Nic(key=busid, gb_per_s=rate, ports=(port,))
         if kind.startswith(("0x03", "0x0680")):
             return None
@@ -101,7 +103,7 @@ class _Reader:
         peers = tuple(bus_id(each.text("target")) for each in pci.named("pcilink"))
         return PcieSwitch(key=busid, gb_per_s=rate, parts=tuple(parts), peers=peers)
 
-    def gpu(self, busid: str, rate: float, pci: Element, element: Element | None) -> Gpu:
+    def gpu(self, busid: str, rate: float, pci: Element, element: Element | None) -> MachineGpu:
         dev = self.devs.get(id(pci), 0)
         capability, gdr = self.capability, True
         links: list[tuple[str, float]] = []
@@ -122,14 +124,16 @@ class _Reader:
                 links.append((target, int(link.text("count")) * each))
         if not links and self.nvlinks:
             links = [(NVSWITCH, self.nvlinks * float(nvlink_gb_per_s(capability, RateClass.MEASURED)))]
-        return Gpu(key=busid, dev=dev, capability=capability, gb_per_s=rate, gdr=gdr, nvlinks=tuple(links))
+        return MachineGpu(
+            key=busid, dev=dev, capability=capability, gb_per_s=rate, gdr=gdr, nvlinks=tuple(links)
+        )
 
-    def ports(self, nic: Element) -> tuple[Port, ...]:
+    def ports(self, nic: Element) -> tuple[PluginPort, ...]:
         found = []
         for net in nic.named("net"):
             speed = int(net.text("speed", "0"))
             found.append(
-                Port(
+                PluginPort(
                     dev=int(net.text("dev")),
                     gb_per_s=(speed if speed > 0 else 10_000) / 8000,
                     latency_us=float(net.text("latency", "0")),
@@ -155,7 +159,7 @@ def _broadcom(element: Element, level: int) -> int:
     return 4 if identity == "1000c0101000a" else 5 if identity == f"1000c0301000{level}" else 0
 
 
-def drawn_machine(random: Random, *, most: int = 4) -> Machine:
+def drawn_machine(random: Random, *, most: int = 4) -> HostMachine:
     """A made-up machine: GPUs on NVSwitches, on direct NVLinks or on PCIe alone, and some NICs, on one or two CPUs."""
     capability = random.choice([70, 80, 90, 100])
     count = random.randint(1, most)
@@ -174,11 +178,11 @@ def drawn_machine(random: Random, *, most: int = 4) -> Machine:
         return tuple((f"gpu{sum(pair) - gpu}", rate) for pair, rate in mesh.items() if gpu in pair)
 
     parts: list[Part] = [
-        Gpu(key=f"gpu{i}", dev=i, capability=capability, gb_per_s=pcie, nvlinks=nvlinks(i))
+        MachineGpu(key=f"gpu{i}", dev=i, capability=capability, gb_per_s=pcie, nvlinks=nvlinks(i))
         for i in range(count)
     ]
     for i in range(random.randint(1, 4)):
-        port = Port(dev=i, gb_per_s=random.choice([12.5, 25.0, 50.0]), gdr=random.random() < 0.9)
+        port = PluginPort(dev=i, gb_per_s=random.choice([12.5, 25.0, 50.0]), gdr=random.random() < 0.9)
         parts.insert(random.randint(0, len(parts)), Nic(key=f"nic{i}", gb_per_s=pcie, ports=(port,)))
     switches: list[Part] = []
     while parts:
@@ -188,7 +192,7 @@ def drawn_machine(random: Random, *, most: int = 4) -> Machine:
         switches += [switch] if random.random() < 0.7 else some
     cut = random.randint(0, len(switches))
     maker = random.choice(["intel", "amd"])
-    return Machine(
+    return HostMachine(
         processors=tuple(
             Processor(
                 key=f"cpu{i}", maker=maker, gb_per_s=random.choice([10.0, 16.0, 22.0]), parts=tuple(each)

@@ -53,7 +53,7 @@ class Box:
         return self.topology.slot[self.nodes[place]] if self.topology.slot else None
 
     def maker(self, place: int) -> str | None:
-        """Maker of the processors beside a GPU."""
+        """Maker of the processors of a GPU."""
         return self.topology.cpu[self.nodes[place]] if self.topology.cpu else None
 
     def is_cpu(self, place: int) -> bool:
@@ -92,7 +92,7 @@ class Box:
 
     @property
     def described(self) -> bool:
-        """Whether the topology says how PCIe joins the box."""
+        """Whether the topology has PCIe switches, or its GPUs slots."""
         return all(self.slot(rank) for rank in self.ranks) or bool(self.bridges)
 
     @cached_property

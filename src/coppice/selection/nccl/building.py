@@ -17,12 +17,12 @@ from coppice.selection.nccl.costs import constants
 from coppice.selection.nccl.machine import (
     NVSWITCH,
     PROCESSOR,
-    Gpu,
-    Machine,
+    HostMachine,
+    MachineGpu,
     Nic,
     Part,
     PcieSwitch,
-    Port,
+    PluginPort,
     Processor,
 )
 from coppice.topology.model import NodeKind
@@ -35,13 +35,13 @@ _PCIE_GB_PER_S = {"volta": 12.0, "ampere": 24.0, "hopper": 48.0, "blackwell": 48
 _SOCKETS_GB_PER_S = {"volta": 10.0, "ampere": 16.0, "hopper": 22.0, "blackwell": 40.0}
 _AMD_GB_PER_S = 16.0
 _GPUS_OF_SWITCH = {"volta": 2, "ampere": 2, "hopper": 1, "blackwell": 1}
-WITHOUT_NETWORK = Port(dev=0, gb_per_s=1.25, gdr=False)
+WITHOUT_NETWORK = PluginPort(dev=0, gb_per_s=1.25, gdr=False)
 """NCCL finds some port of the host where it has no NIC: TCP at 10 Gb/s."""
 
 
 def machine_of_box(
     box: Box, *, capability: int, generation: str, cpu: str | None = None, forced: bool = False
-) -> Machine:
+) -> HostMachine:
     """The machine of a box.
 
     Args:
@@ -64,22 +64,22 @@ class _MachineBuilder:
             box.copies(place) for place in box.gpu_switches
         )
 
-    def machine(self) -> Machine:
+    def machine(self) -> HostMachine:
         if all(self.box.slot(rank) for rank in self.box.ranks):
             processors = self.by_slots()
         elif self.box.bridges:
             processors = _SwitchTrees(self).processors()
         else:
             processors = self.usual()
-        if not Machine(processors=processors).ports:
+        if not HostMachine(processors=processors).ports:
             nic = Nic(key="socket", gb_per_s=None, ports=(WITHOUT_NETWORK,))
             first = replace(processors[0], parts=(*processors[0].parts, nic))
             processors = (first, *processors[1:])
-        return Machine(processors=processors, multicast=self.multicast)
+        return HostMachine(processors=processors, multicast=self.multicast)
 
     # Parts
 
-    def gpu(self, place: int, dev: int, gb_per_s: float, *, step: SlotStep | None = None) -> Gpu:
+    def gpu(self, place: int, dev: int, gb_per_s: float, *, step: SlotStep | None = None) -> MachineGpu:
         links: dict[str, float] = {}
         for (a, b), rate in self.box.gpu_links.items():
             if a == place:
@@ -89,7 +89,7 @@ class _MachineBuilder:
             links[PROCESSOR] = _number(step.fact("cpu_nvlink"))
         if step is not None and step.fact("own_nvlink"):  # virtual machines hide where NVLinks really end
             links[str(place)] = _number(step.fact("own_nvlink"))
-        return Gpu(
+        return MachineGpu(
             key=str(place),
             dev=dev,
             capability=self.capability_of(place),
@@ -115,7 +115,7 @@ class _MachineBuilder:
 
     def by_slots(self) -> tuple[Processor, ...]:
         box = self.box
-        root = _Tree()
+        root = _SlotTree()
         for place in range(len(box.nodes)):
             text = box.slot(place)
             if text is not None and box.kind(place) is not NodeKind.SWITCH:
@@ -130,7 +130,7 @@ class _MachineBuilder:
             for step, tree in root.ordered()
         )
 
-    def part(self, step: SlotStep, tree: _Tree) -> Part:
+    def part(self, step: SlotStep, tree: _SlotTree) -> Part:
         box = self.box
         if tree.leaf is not None and box.kind(tree.leaf) is NodeKind.GPU:
             return self.gpu(tree.leaf, int(_number(step.fact("dev", "0"))), float(step.gb_per_s), step=step)
@@ -152,12 +152,12 @@ class _MachineBuilder:
             peers=tuple(f"pcie {each}" for each in peers.split("+")) if peers else (),
         )
 
-    def is_port(self, tree: _Tree) -> bool:
+    def is_port(self, tree: _SlotTree) -> bool:
         return tree.leaf is not None and self.box.kind(tree.leaf) is NodeKind.NIC
 
-    def port(self, step: SlotStep, tree: _Tree) -> Port:
+    def port(self, step: SlotStep, tree: _SlotTree) -> PluginPort:
         assert tree.leaf is not None
-        return Port(
+        return PluginPort(
             dev=int(_number(step.fact("dev", "0"))),
             gb_per_s=min(float(step.gb_per_s), self.cable(tree.leaf) or float(step.gb_per_s)),
             latency_us=self.latency(tree.leaf),
@@ -187,7 +187,7 @@ class _MachineBuilder:
         """NIC of a place with cables; on the fastest slot where no PCIe link is known."""
         cable = self.cable(place)
         slot = _PCIE_GB_PER_S[self.generation] if pcie is None else pcie
-        port = Port(dev=dev, gb_per_s=slot if cable is None else cable, latency_us=self.latency(place))
+        port = PluginPort(dev=dev, gb_per_s=slot if cable is None else cable, latency_us=self.latency(place))
         return Nic(key=f"nic {place}", gb_per_s=slot, ports=(port,))
 
     # Machines as usual
@@ -214,7 +214,7 @@ class _MachineBuilder:
                 group = min(owners)
             else:
                 continue
-            port = Port(dev=count, gb_per_s=cable, latency_us=self.latency(place))
+            port = PluginPort(dev=count, gb_per_s=cable, latency_us=self.latency(place))
             nics[group].append(Nic(key=f"nic {place}", gb_per_s=pcie, ports=(port,)))
             count += 1
         switches = [
@@ -337,11 +337,11 @@ class _SwitchTrees:
         ]
 
 
-class _Tree:
+class _SlotTree:
     """Parts below a step, by the step."""
 
     def __init__(self) -> None:
-        self.below: dict[tuple[int, str], tuple[SlotStep, _Tree]] = {}
+        self.below: dict[tuple[int, str], tuple[SlotStep, _SlotTree]] = {}
         self.leaf: int | None = None
 
     def add(self, steps: tuple[SlotStep, ...], leaf: int) -> None:
@@ -349,10 +349,10 @@ class _Tree:
             self.leaf = leaf
             return
         step = steps[0]
-        _, tree = self.below.setdefault((step.place, step.name), (step, _Tree()))
+        _, tree = self.below.setdefault((step.place, step.name), (step, _SlotTree()))
         tree.add(steps[1:], leaf)
 
-    def ordered(self) -> list[tuple[SlotStep, _Tree]]:
+    def ordered(self) -> list[tuple[SlotStep, _SlotTree]]:
         return [self.below[key] for key in sorted(self.below)]
 
 

@@ -8,12 +8,12 @@ from functools import cached_property, lru_cache
 
 from coppice.selection.nccl.connect import BoxChannels, Connections, channels_of, connected
 from coppice.selection.nccl.costs import Channels, NcclCommunicator
-from coppice.selection.nccl.graph import Graph, Pattern
-from coppice.selection.nccl.machine import Machine
+from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
+from coppice.selection.nccl.machine import HostMachine
 from coppice.selection.nccl.native import search
 from coppice.selection.nccl.paths import local_nets, systems_of
-from coppice.selection.nccl.searching import Graphs, graphs_of
-from coppice.selection.nccl.system import NodeKind, PathType, System
+from coppice.selection.nccl.searching import BoxGraphs, graphs_of
+from coppice.selection.nccl.system import PathType, System, SystemKind
 from coppice.topology.generation import generation_of_capability
 
 
@@ -21,7 +21,7 @@ from coppice.topology.generation import generation_of_capability
 class BoxOfRanks:
     """A machine and the ranks on it."""
 
-    machine: Machine
+    machine: HostMachine
     gpus: tuple[str, ...]  # Names of the GPUs, in the order of the ranks
 
 
@@ -30,7 +30,7 @@ class FoundBox:
     """What NCCL finds for ranks that reach each other inside a machine."""
 
     members: tuple[int, ...]  # Ranks, by their number in the machine
-    graphs: Graphs
+    graphs: BoxGraphs
     capability: int  # Lowest compute capability, times ten
     most_capability: int  # Highest
     maker: str | None  # Maker of the processors
@@ -39,7 +39,7 @@ class FoundBox:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Found:
+class FoundCommunicator:
     """What NCCL finds for a communicator."""
 
     communicator: NcclCommunicator
@@ -62,11 +62,11 @@ class Found:
         )
 
 
-def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False) -> Found:
+def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False) -> FoundCommunicator:
     """Search the channels of a communicator and derive the inputs of the cost model.
 
     Args:
-        boxes: Machines with their ranks: those of the first machine come first.
+        boxes: HostMachines with their ranks: those of the first machine come first.
         collnet: CollNet is enabled (NCCL_COLLNET_ENABLE) where the network adds.
     """
     several = len(boxes) > 1
@@ -83,12 +83,12 @@ def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False) -> Found:
             ranks.append(tuple(start + each for each in part.members))
         start += len(box.gpus)
     comm = _communicator(found, start, collnet=collnet)
-    return Found(communicator=comm, boxes=tuple(found), ranks=tuple(ranks), collnet=collnet)
+    return FoundCommunicator(communicator=comm, boxes=tuple(found), ranks=tuple(ranks), collnet=collnet)
 
 
 @lru_cache(maxsize=32)
 def _boxes_of(
-    machine: Machine, gpus: tuple[str, ...], *, several: bool, collnet: bool
+    machine: HostMachine, gpus: tuple[str, ...], *, several: bool, collnet: bool
 ) -> tuple[FoundBox, ...]:
     systems = systems_of(machine, list(gpus), several=several)
     return tuple(
@@ -100,24 +100,24 @@ def _boxes_of(
             capability=system.least_capability,
             most_capability=system.most_capability,
             maker=system.maker,
-            nvswitch=bool(system.nodes[NodeKind.NVS]),
+            nvswitch=bool(system.nodes[SystemKind.NVS]),
             least_net_gb_per_s=_least_net(system),
         )
         for system in systems
     )
 
 
-def _by_place(graphs: Graphs, system: System) -> Graphs:
+def _by_place(graphs: BoxGraphs, system: System) -> BoxGraphs:
     """Number the ranks of a part of a machine by their place among its members."""
     place = {rank: i for i, rank in enumerate(sorted(gpu.rank for gpu in system.gpus))}
 
-    def numbered(graph: Graph | None) -> Graph | None:
+    def numbered(graph: ChannelGraph | None) -> ChannelGraph | None:
         if graph is None:
             return None
         return graph.renumbered(place)
 
     ring, tree = graphs.ring.renumbered(place), graphs.tree.renumbered(place)
-    return Graphs(
+    return BoxGraphs(
         ring=ring,
         tree=tree,
         nvls=numbered(graphs.nvls),
@@ -127,7 +127,7 @@ def _by_place(graphs: Graphs, system: System) -> Graphs:
 
 
 def _least_net(system: System) -> float:
-    rates = [gpu.paths[NodeKind.NET][n].gb_per_s for gpu in system.gpus for n in local_nets(system, gpu)]
+    rates = [gpu.paths[SystemKind.NET][n].gb_per_s for gpu in system.gpus for n in local_nets(system, gpu)]
     return min(rates, default=0.0)
 
 
@@ -159,7 +159,7 @@ def _communicator(boxes: list[FoundBox], ranks: int, *, collnet: bool) -> NcclCo
         collnet_direct=direct if direct is not None and direct.count else None,
         collnet_chain=chain if chain is not None and chain.count else None,
         nvswitch=all(each.nvswitch for each in found),
-        plain_tree=max(each.graphs.tree.pattern for each in found) is Pattern.TREE,
+        plain_tree=max(each.graphs.tree.pattern for each in found) is ChannelPattern.TREE,
         mixed=capability != max(each.most_capability for each in found),
         channels=len(
             channels_of([box.graphs for box in boxes], capability=capability, ranks=ranks, adds=collnet)
@@ -170,7 +170,7 @@ def _communicator(boxes: list[FoundBox], ranks: int, *, collnet: bool) -> NcclCo
     )
 
 
-def _aligned(graphs: Sequence[Graph | None]) -> Channels | None:
+def _aligned(graphs: Sequence[ChannelGraph | None]) -> Channels | None:
     """What all boxes have in common; None where one has none."""
     if any(graph is None for graph in graphs):
         return None

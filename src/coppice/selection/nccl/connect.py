@@ -11,8 +11,8 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coppice.selection.nccl.graph import Pattern
-from coppice.selection.nccl.searching import Graphs
+from coppice.selection.nccl.graph import ChannelPattern
+from coppice.selection.nccl.searching import BoxGraphs
 from coppice.selection.nccl.system import MOST_CHANNELS
 
 
@@ -21,7 +21,7 @@ class BoxChannels:
     """What one box has found."""
 
     ranks: tuple[int, ...]  # Ranks of the communicator, by their number in the box
-    graphs: Graphs
+    graphs: BoxGraphs
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -74,7 +74,7 @@ def connected(boxes: list[BoxChannels], *, capability: int, adds: bool = False) 
     )
 
 
-def channels_of(boxes: Sequence[Graphs], *, capability: int, ranks: int, adds: bool = False) -> list[int]:
+def channels_of(boxes: Sequence[BoxGraphs], *, capability: int, ranks: int, adds: bool = False) -> list[int]:
     """For each channel of a kernel the searched channel that it repeats; the second tree counts from their number.
 
     Args:
@@ -159,11 +159,11 @@ def _trees(boxes: list[BoxChannels], channel: int) -> tuple[tuple[TreeNode, ...]
                 draft[above].down.append(below)
     parents = [chain[0] for chain in chains]
     first = [
-        chain[0 if box.graphs.tree.pattern is Pattern.TREE else min(1, len(chain) - 1)]
+        chain[0 if box.graphs.tree.pattern is ChannelPattern.TREE else min(1, len(chain) - 1)]
         for chain, box in zip(chains, boxes, strict=True)
     ]
     second = [
-        chain[min(1, len(chain) - 1)] if box.graphs.tree.pattern is Pattern.SPLIT_TREE else chain[0]
+        chain[min(1, len(chain) - 1)] if box.graphs.tree.pattern is ChannelPattern.SPLIT_TREE else chain[0]
         for chain, box in zip(chains, boxes, strict=True)
     ]
     for node in range(len(boxes)):

@@ -9,7 +9,7 @@ from dataclasses import dataclass, field, replace
 from coppice.selection.nccl.system import PathType
 
 
-class Pattern(enum.IntEnum):
+class ChannelPattern(enum.IntEnum):
     """Patterns, by NCCL's numbers."""
 
     BALANCED_TREE = 1  # traffic of the network divided between the first two GPUs
@@ -21,10 +21,10 @@ class Pattern(enum.IntEnum):
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graph:
+class ChannelGraph:
     """Channels of one pattern in a box."""
 
-    pattern: Pattern
+    pattern: ChannelPattern
     count: int = 0  # Number of channels
     within: float = 0.0  # GB/s of a channel inside a box
     across: float = 0.0  # GB/s of a channel to and from the network
@@ -37,6 +37,6 @@ class Graph:
     orders: tuple[tuple[int, ...], ...] = field(default=())  # Ranks of the box in order, by channel
     ports: tuple[tuple[int, int], ...] = field(default=())  # Numbers of the ports in and out, by channel
 
-    def renumbered(self, numbers: Mapping[int, int]) -> Graph:
+    def renumbered(self, numbers: Mapping[int, int]) -> ChannelGraph:
         """The same channels with other numbers of ranks."""
         return replace(self, orders=tuple(tuple(numbers[rank] for rank in order) for order in self.orders))

@@ -16,7 +16,7 @@ PROCESSOR = "cpu"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Port:
+class PluginPort:
     """A port of the network, as the network plug-in reports it."""
 
     dev: int  # Number of the device
@@ -34,11 +34,11 @@ class Nic:
 
     key: str  # Name, unique in the machine
     gb_per_s: float | None  # PCIe; None for a network without a PCIe device
-    ports: tuple[Port, ...]
+    ports: tuple[PluginPort, ...]
 
 
 @dataclass(frozen=True, kw_only=True)
-class Gpu:
+class MachineGpu:
     """A GPU with its NVLinks."""
 
     key: str  # Name, unique in the machine
@@ -61,7 +61,7 @@ class PcieSwitch:
     peers: tuple[str, ...] = ()  # PCIe switches to which it has links of its own
 
 
-Part = PcieSwitch | Gpu | Nic
+Part = PcieSwitch | MachineGpu | Nic
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -75,24 +75,24 @@ class Processor:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machine:
+class HostMachine:
     """A machine."""
 
     processors: tuple[Processor, ...]
     multicast: bool = False  # Its NVSwitches copy and add
 
     @property
-    def gpus(self) -> list[Gpu]:
+    def gpus(self) -> list[MachineGpu]:
         """All GPUs, in the order of the file."""
-        return [part for part in self._leaves() if isinstance(part, Gpu)]
+        return [part for part in self._leaves() if isinstance(part, MachineGpu)]
 
     @property
-    def ports(self) -> list[Port]:
+    def ports(self) -> list[PluginPort]:
         """All ports, in the order of the file."""
         return [port for part in self._leaves() if isinstance(part, Nic) for port in part.ports]
 
-    def _leaves(self) -> list[Gpu | Nic]:
-        found: list[Gpu | Nic] = []
+    def _leaves(self) -> list[MachineGpu | Nic]:
+        found: list[MachineGpu | Nic] = []
         stack: list[Part] = [
             part for processor in reversed(self.processors) for part in reversed(processor.parts)
         ]
@@ -104,7 +104,7 @@ class Machine:
                 found.append(part)
         return found
 
-    def adding(self) -> Machine:
+    def adding(self) -> HostMachine:
         """The same machine, with a network that adds at every port."""
 
         def made(part: Part) -> Part:
@@ -121,21 +121,21 @@ class Machine:
             ),
         )
 
-    def used(self, gpus: list[str]) -> Machine:
+    def used(self, gpus: list[str]) -> HostMachine:
         """The machine as the ranks with these GPUs see it together.
 
         Args:
             gpus: Names of the GPUs, in the order of the ranks.
 
         Examples:
-            >>> gpus = [Gpu(key=f"gpu{i}", dev=i, capability=80, gb_per_s=24.0) for i in range(2)]
-            >>> nic = Nic(key="nic", gb_per_s=24.0, ports=(Port(dev=0, gb_per_s=25.0),))
+            >>> gpus = [MachineGpu(key=f"gpu{i}", dev=i, capability=80, gb_per_s=24.0) for i in range(2)]
+            >>> nic = Nic(key="nic", gb_per_s=24.0, ports=(PluginPort(dev=0, gb_per_s=25.0),))
             >>> one = Processor(key="cpu", maker="amd", gb_per_s=16.0, parts=(*gpus, nic))
-            >>> used = Machine(processors=(one,)).used(["gpu1", "gpu0"])
+            >>> used = HostMachine(processors=(one,)).used(["gpu1", "gpu0"])
             >>> [part.key for part in used.processors[0].parts]
             ['gpu1', 'nic', 'gpu0']
         """
-        merged: _Kept = _Kept(part=None)
+        merged: _KeptPart = _KeptPart(part=None)
         for gpu in gpus:
             for processor in self.processors:
                 kept = _kept(processor, gpu)
@@ -149,13 +149,13 @@ class Machine:
 
 
 @dataclass
-class _Kept:
+class _KeptPart:
     """A part that is used, with what is used below it by name."""
 
     part: Processor | Part | None
-    below: dict[str, _Kept] = field(default_factory=dict)
+    below: dict[str, _KeptPart] = field(default_factory=dict)
 
-    def merge(self, other: _Kept) -> None:
+    def merge(self, other: _KeptPart) -> None:
         assert other.part is not None
         mine = self.below.get(other.part.key)
         if mine is None:
@@ -174,13 +174,13 @@ class _Kept:
         return tuple(found)
 
 
-def _kept(part: Processor | Part, gpu: str) -> _Kept | None:
+def _kept(part: Processor | Part, gpu: str) -> _KeptPart | None:
     """What a rank keeps: its GPU, every port of the network, and what leads to them."""
-    if isinstance(part, Gpu):
-        return _Kept(part) if part.key == gpu else None
+    if isinstance(part, MachineGpu):
+        return _KeptPart(part) if part.key == gpu else None
     if isinstance(part, Nic):
-        return _Kept(part) if part.ports else None
-    found = _Kept(part)
+        return _KeptPart(part) if part.ports else None
+    found = _KeptPart(part)
     for each in part.parts:
         kept = _kept(each, gpu)
         if kept is not None:

@@ -23,7 +23,7 @@ _OTHERWISE = "hopper"
 
 
 @dataclass(frozen=True, kw_only=True)
-class Machines:
+class HostMachines:
     """Machines of a topology."""
 
     boxes: tuple[BoxOfRanks, ...]  # Machines with their ranks, equal ones once in memory
@@ -35,7 +35,7 @@ class Machines:
 
 
 @lru_cache(maxsize=16)
-def machines_of(topology: Topology, generation: str | None = None, cpu: str | None = None) -> Machines:
+def machines_of(topology: Topology, generation: str | None = None, cpu: str | None = None) -> HostMachines:
     """Machines of a topology, as NCCL would read them.
 
     Args:
@@ -66,7 +66,7 @@ def machines_of(topology: Topology, generation: str | None = None, cpu: str | No
         for box in kinds
     }
     makers = {box.maker(rank) for box in kinds for rank in box.ranks}
-    return Machines(
+    return HostMachines(
         boxes=tuple(made[id(box)] for box in boxes),
         generation=None if capability is None else reckoned,
         told_by=told_by,

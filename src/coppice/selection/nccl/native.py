@@ -9,10 +9,10 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice import _core
-from coppice.selection.nccl.graph import Graph, Pattern
+from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
 from coppice.selection.nccl.paths import local, local_nets
 from coppice.selection.nccl.searching import SearchRequest, speeds_of
-from coppice.selection.nccl.system import LINK_PCI, NodeKind, Path, PathType, System, SystemLink, SystemNode
+from coppice.selection.nccl.system import LINK_PCI, Path, PathType, System, SystemKind, SystemLink, SystemNode
 
 _MAKERS = {"intel": 1, "amd": 2, "ibm": 3}
 
@@ -57,16 +57,16 @@ class SystemColumns:
     total: float
 
 
-def search(request: SearchRequest) -> Graph:
+def search(request: SearchRequest) -> ChannelGraph:
     """The channels that NCCL finds for a pattern."""
     speeds = np.array(speeds_of(request.system.least_capability, several=request.system.several))
     pattern, count, within, across, latency, within_type, across_type, same, cross, hops, orders, ports = (
         _core.nccl_search(_columns(request.system), request, speeds)
     )
-    found = Pattern(pattern)
-    size = 1 if found is Pattern.NVLS else len(request.system.gpus)
+    found = ChannelPattern(pattern)
+    size = 1 if found is ChannelPattern.NVLS else len(request.system.gpus)
     rows = orders.reshape(count, len(request.system.gpus))[:, :size].tolist()
-    return Graph(
+    return ChannelGraph(
         pattern=found,
         count=count,
         within=_decimal(within),
@@ -95,17 +95,17 @@ def _columns(system: System) -> SystemColumns:
     owner = [node for node in nodes for _ in node.links]
     back = {(a, link.to, link.kind): link for a, link in zip(owner, links, strict=True)}
     gpus, nets = system.gpus, system.nets
-    switches = system.nodes[NodeKind.NVS]
+    switches = system.nodes[SystemKind.NVS]
     rails: dict[tuple[str, int], int] = {}
     paths = _paths(gpus, nets, switches)
     preferred = [local_nets(system, gpu) for gpu in gpus]
     near = []
     for net in nets:
-        found, kind = local(net, NodeKind.GPU, len(gpus))
+        found, kind = local(net, SystemKind.GPU, len(gpus))
         near.append([] if kind is PathType.DIS else found)
     return SystemColumns(
         kind=_ints(node.kind for node in nodes),
-        capability=_ints(node.described.capability if node.kind is NodeKind.DEV else 0 for node in nodes),
+        capability=_ints(node.described.capability if node.kind is SystemKind.DEV else 0 for node in nodes),
         maker=_ints(_MAKERS.get(node.maker or "", 0) for node in nodes),
         to=_ints(number[link.to] for link in links),
         link=_ints(link.kind for link in links),
@@ -132,7 +132,7 @@ def _columns(system: System) -> SystemColumns:
         path_link=_ints(link.id for path in paths for link in path.links),
         path_rate=np.array([path.gb_per_s for path in paths]),
         nvswitch=number[switches[0]] if switches else -1,
-        chips=len(system.nodes[NodeKind.DEV]),
+        chips=len(system.nodes[SystemKind.DEV]),
         capability_least=system.least_capability,
         processor=_MAKERS.get(system.maker or "", 0),
         several=system.several,
@@ -142,13 +142,13 @@ def _columns(system: System) -> SystemColumns:
 
 
 def _paths(gpus: list[SystemNode], nets: list[SystemNode], switches: list[SystemNode]) -> list[Path]:
-    found = [path for gpu in gpus for path in gpu.paths[NodeKind.GPU]]
+    found = [path for gpu in gpus for path in gpu.paths[SystemKind.GPU]]
     none = [Path() for _ in nets]
-    found += [path for gpu in gpus for path in gpu.paths.get(NodeKind.NET, none)]
-    found += [path for net in nets for path in net.paths.get(NodeKind.GPU) or [Path() for _ in gpus]]
+    found += [path for gpu in gpus for path in gpu.paths.get(SystemKind.NET, none)]
+    found += [path for net in nets for path in net.paths.get(SystemKind.GPU) or [Path() for _ in gpus]]
     if switches:
-        found += [gpu.paths.get(NodeKind.NVS, [Path()])[0] for gpu in gpus]
-        found += switches[0].paths.get(NodeKind.GPU) or [Path() for _ in gpus]
+        found += [gpu.paths.get(SystemKind.NVS, [Path()])[0] for gpu in gpus]
+        found += switches[0].paths.get(SystemKind.GPU) or [Path() for _ in gpus]
     return found
 
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from coppice.selection.nccl.costs import constants
-from coppice.selection.nccl.graph import Graph, Pattern
+from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
 from coppice.selection.nccl.paths import local_nets
 from coppice.selection.nccl.system import MOST_CHANNELS, System
 from coppice.topology.generation import generation_of_capability
@@ -30,7 +30,7 @@ class SearchRequest:
     """A pattern to search."""
 
     system: System
-    pattern: Pattern
+    pattern: ChannelPattern
     least: int  # Number of channels at least
     most: int  # Number of channels at most
     adds: bool = False  # Only through ports whose network adds (CollNet)
@@ -49,39 +49,41 @@ def speeds_of(capability: int, *, several: bool) -> list[float]:
 
 
 @dataclass(frozen=True, kw_only=True)
-class Graphs:
+class BoxGraphs:
     """What NCCL finds in a box."""
 
-    ring: Graph
-    tree: Graph
-    nvls: Graph | None  # None where it is not searched
-    collnet_chain: Graph | None
-    collnet_direct: Graph | None
+    ring: ChannelGraph
+    tree: ChannelGraph
+    nvls: ChannelGraph | None  # None where it is not searched
+    collnet_chain: ChannelGraph | None
+    collnet_direct: ChannelGraph | None
 
 
 def graphs_of(
-    system: System, *, multicast: bool, adds: bool, search: Callable[[SearchRequest], Graph]
-) -> Graphs:
+    system: System, *, multicast: bool, adds: bool, search: Callable[[SearchRequest], ChannelGraph]
+) -> BoxGraphs:
     """Search all patterns, in NCCL's order.
 
     Args:
         multicast: The NVSwitches copy and add, and the driver offers it.
         adds: The network adds (CollNet).
     """
-    ring = search(SearchRequest(system=system, pattern=Pattern.RING, least=1, most=MOST_CHANNELS // 2))
+    ring = search(SearchRequest(system=system, pattern=ChannelPattern.RING, least=1, most=MOST_CHANNELS // 2))
     tree = search(
-        SearchRequest(system=system, pattern=Pattern.BALANCED_TREE, least=ring.count, most=ring.count)
+        SearchRequest(system=system, pattern=ChannelPattern.BALANCED_TREE, least=ring.count, most=ring.count)
     )
     chain = direct = nvls = None
     if adds:
         chain = search(
-            SearchRequest(system=system, pattern=Pattern.TREE, least=ring.count, most=ring.count, adds=True)
+            SearchRequest(
+                system=system, pattern=ChannelPattern.TREE, least=ring.count, most=ring.count, adds=True
+            )
         )
         direct = search(
             SearchRequest(
-                system=system, pattern=Pattern.COLLNET_DIRECT, least=1, most=MOST_CHANNELS, adds=True
+                system=system, pattern=ChannelPattern.COLLNET_DIRECT, least=1, most=MOST_CHANNELS, adds=True
             )
         )
     if multicast and len(system.gpus) > 1:
-        nvls = search(SearchRequest(system=system, pattern=Pattern.NVLS, least=1, most=MOST_CHANNELS))
-    return Graphs(ring=ring, tree=tree, nvls=nvls, collnet_chain=chain, collnet_direct=direct)
+        nvls = search(SearchRequest(system=system, pattern=ChannelPattern.NVLS, least=1, most=MOST_CHANNELS))
+    return BoxGraphs(ring=ring, tree=tree, nvls=nvls, collnet_chain=chain, collnet_direct=direct)

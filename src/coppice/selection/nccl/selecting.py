@@ -21,11 +21,11 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.selection.nccl.communicator import BoxOfRanks, Found, found_by
+from coppice.selection.nccl.communicator import BoxOfRanks, FoundCommunicator, found_by
 from coppice.selection.nccl.connect import kernel_channels
 from coppice.selection.nccl.costs import PATHS, Channels, CostCell, NcclCommunicator, cells, constants
 from coppice.selection.nccl.kernel import KernelShape, kernel_of
-from coppice.selection.nccl.machines import Machines, machines_of
+from coppice.selection.nccl.machines import HostMachines, machines_of
 from coppice.selection.nccl.system import MOST_CHANNELS
 from coppice.selection.selection import Selection, SelectionRequest
 from coppice.topology.generation import GENERATIONS
@@ -220,7 +220,7 @@ class Inputs:
 
     communicator: NcclCommunicator  # What the model takes
     assumptions: tuple[str, ...]  # What was read off or assumed
-    found: Found  # What NCCL's search finds, before settings
+    found: FoundCommunicator  # What NCCL's search finds, before settings
     even: bool  # All boxes have the same number of ranks
 
 
@@ -307,7 +307,7 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
     return Inputs(communicator=comm, assumptions=tuple(words), found=found, even=len(sizes) == 1)
 
 
-def _settled(found: Found, given: _Given, *, several: bool, words: list[str]) -> NcclCommunicator:
+def _settled(found: FoundCommunicator, given: _Given, *, several: bool, words: list[str]) -> NcclCommunicator:
     """What the search found, where nothing else is given."""
     comm = found.communicator
     ring, tree, nvls = comm.ring, comm.tree, comm.nvls
@@ -372,7 +372,7 @@ def _known_box(given: _Given, words: list[str]) -> str:
     return name
 
 
-def _usual_machines(name: str, gpus: int, nodes: int) -> Machines:
+def _usual_machines(name: str, gpus: int, nodes: int) -> HostMachines:
     """Machines of a known kind of which so many GPUs are used."""
     box = constants().boxes[name]
     if gpus > box.gpus and not box.nvswitch:
@@ -400,7 +400,7 @@ def _usual_box(name: str, gpus: int) -> Topology:
     return Topology.of(name, nodes, links)
 
 
-def _check_machines(machines: Machines, topology: Topology) -> None:
+def _check_machines(machines: HostMachines, topology: Topology) -> None:
     if len(machines.boxes) > 1 and not machines.nics:
         raise InputError(
             f"NCCL's cost model expects a NIC in every box of {topology.name}, found a box whose ranks reach none: "

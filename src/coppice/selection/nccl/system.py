@@ -9,7 +9,15 @@ from __future__ import annotations
 import enum
 from dataclasses import dataclass, field
 
-from coppice.selection.nccl.machine import NVSWITCH, PROCESSOR, Gpu, Machine, Nic, Part, Port
+from coppice.selection.nccl.machine import (
+    NVSWITCH,
+    PROCESSOR,
+    HostMachine,
+    MachineGpu,
+    Nic,
+    Part,
+    PluginPort,
+)
 
 LOCAL_GB_PER_S = 5000.0
 """Rate between a chip and what is on it."""
@@ -17,7 +25,7 @@ MOST_CHANNELS = 64
 """Channels of a kernel at most."""
 
 
-class NodeKind(enum.IntEnum):
+class SystemKind(enum.IntEnum):
     """Kinds of nodes, with NCCL's numbers for those that a search uses."""
 
     GPU = 0
@@ -73,29 +81,29 @@ class Path:
 class SystemNode:
     """A node of the graph."""
 
-    kind: NodeKind
+    kind: SystemKind
     index: int  # Number among the nodes of its kind
     key: str
     links: list[SystemLink] = field(default_factory=list)
-    paths: dict[NodeKind, list[Path]] = field(
+    paths: dict[SystemKind, list[Path]] = field(
         default_factory=dict
     )  # To all nodes of a kind, by their numbers
-    gpu: Gpu | None = None  # For GPUs and their chips
+    gpu: MachineGpu | None = None  # For GPUs and their chips
     rank: int = -1  # For GPUs: number among the ranks of the machine
     parent: SystemNode | None = None  # For GPUs: their chip
-    port: Port | None = None  # For network ports
+    port: PluginPort | None = None  # For network ports
     asic: str = ""  # For network ports: identity of the NIC
     local_gpu: int = -1  # For network ports: the GPU that they serve first
     maker: str | None = None  # For processors
 
     @property
-    def described(self) -> Gpu:
+    def described(self) -> MachineGpu:
         """The GPU of a GPU or chip."""
         assert self.gpu is not None
         return self.gpu
 
     @property
-    def net(self) -> Port:
+    def net(self) -> PluginPort:
         """The port of a network port."""
         assert self.port is not None
         return self.port
@@ -105,7 +113,7 @@ class SystemNode:
 class System:
     """The graph of the ranks that reach each other inside a machine."""
 
-    nodes: dict[NodeKind, list[SystemNode]]
+    nodes: dict[SystemKind, list[SystemNode]]
     several: bool = False  # More ranks than these take part
     most_gb_per_s: float = 0.0  # Best path of a chip to another one, or to the network
     total_gb_per_s: float = 0.0  # All NVLinks of a chip, or its PCIe
@@ -113,27 +121,27 @@ class System:
     @property
     def gpus(self) -> list[SystemNode]:
         """GPUs."""
-        return self.nodes[NodeKind.GPU]
+        return self.nodes[SystemKind.GPU]
 
     @property
     def nets(self) -> list[SystemNode]:
         """Network ports."""
-        return self.nodes[NodeKind.NET]
+        return self.nodes[SystemKind.NET]
 
     @property
     def least_capability(self) -> int:
         """Lowest compute capability of the chips, times ten."""
-        return min(dev.described.capability for dev in self.nodes[NodeKind.DEV])
+        return min(dev.described.capability for dev in self.nodes[SystemKind.DEV])
 
     @property
     def most_capability(self) -> int:
         """Highest compute capability of the chips, times ten."""
-        return max(dev.described.capability for dev in self.nodes[NodeKind.DEV])
+        return max(dev.described.capability for dev in self.nodes[SystemKind.DEV])
 
     @property
     def maker(self) -> str | None:
         """Maker of the processors: NCCL asks the first one."""
-        return self.nodes[NodeKind.CPU][0].maker
+        return self.nodes[SystemKind.CPU][0].maker
 
     def number_links(self) -> list[SystemLink]:
         """Number all links, node by node; return them."""
@@ -143,7 +151,7 @@ class System:
         return found
 
 
-def system_of(machine: Machine, gpus: list[str]) -> System:
+def system_of(machine: HostMachine, gpus: list[str]) -> System:
     """Build the graph for the ranks with these GPUs.
 
     Args:
@@ -166,15 +174,15 @@ def connect(a: SystemNode, b: SystemNode, kind: PathType, gb_per_s: float) -> No
 
 
 class _Builder:
-    def __init__(self, machine: Machine, gpus: list[str]) -> None:
+    def __init__(self, machine: HostMachine, gpus: list[str]) -> None:
         self.machine = machine
         self.ranks = {key: rank for rank, key in enumerate(gpus)}
-        self.nodes: dict[NodeKind, list[SystemNode]] = {kind: [] for kind in NodeKind}
+        self.nodes: dict[SystemKind, list[SystemNode]] = {kind: [] for kind in SystemKind}
         self.named: dict[str, SystemNode] = {}
 
     def built(self) -> System:
         for processor in self.machine.processors:
-            node = self.add(NodeKind.CPU, processor.key)
+            node = self.add(SystemKind.CPU, processor.key)
             node.maker = processor.maker
             for part in processor.parts:
                 self.place(part, node)
@@ -185,34 +193,34 @@ class _Builder:
             for part in processor.parts:
                 self.peers(part)
         self.processors()
-        for node in self.nodes[NodeKind.CPU]:
+        for node in self.nodes[SystemKind.CPU]:
             _sort(node, None)
         return System(self.nodes)
 
-    def add(self, kind: NodeKind, key: str) -> SystemNode:
+    def add(self, kind: SystemKind, key: str) -> SystemNode:
         node = SystemNode(kind, len(self.nodes[kind]), key)
         self.nodes[kind].append(node)
-        if kind is not NodeKind.GPU:
+        if kind is not SystemKind.GPU:
             self.named[key] = node
         return node
 
     def place(self, part: Part, parent: SystemNode) -> None:
-        if isinstance(part, Gpu):
-            dev = self.add(NodeKind.DEV, part.key)
+        if isinstance(part, MachineGpu):
+            dev = self.add(SystemKind.DEV, part.key)
             dev.gpu = part
             self.both(dev, parent, LINK_PCI, part.gb_per_s)
-            gpu = self.add(NodeKind.GPU, part.key)
+            gpu = self.add(SystemKind.GPU, part.key)
             gpu.gpu, gpu.rank, gpu.parent = part, self.ranks[part.key], dev
             self.both(dev, gpu, PathType.LOC, LOCAL_GB_PER_S)
         elif isinstance(part, Nic):
-            nic = self.add(NodeKind.NIC, part.key)
+            nic = self.add(SystemKind.NIC, part.key)
             for port in part.ports:
-                net = self.add(NodeKind.NET, f"{part.key}:{port.dev}")
+                net = self.add(SystemKind.NET, f"{part.key}:{port.dev}")
                 net.port, net.asic = port, port.guid or f"device {port.dev}"
                 self.both(nic, net, PathType.NET, port.gb_per_s)
             self.both(nic, parent, LINK_PCI, LOCAL_GB_PER_S if part.gb_per_s is None else part.gb_per_s)
         else:
-            switch = self.add(NodeKind.PCI, part.key)
+            switch = self.add(SystemKind.PCI, part.key)
             for each in part.parts:
                 self.place(each, switch)
             self.both(switch, parent, LINK_PCI, part.gb_per_s)
@@ -224,15 +232,15 @@ class _Builder:
     def nvlinks(self, part: Part, processor: SystemNode) -> None:
         if isinstance(part, Nic):
             return
-        if not isinstance(part, Gpu):
+        if not isinstance(part, MachineGpu):
             for each in part.parts:
                 self.nvlinks(each, processor)
             return
         dev = self.named[part.key]
         for target, gb_per_s in part.nvlinks:
             if target == NVSWITCH:
-                switches = self.nodes[NodeKind.NVS]
-                switch = switches[0] if switches else self.add(NodeKind.NVS, NVSWITCH)
+                switches = self.nodes[SystemKind.NVS]
+                switch = switches[0] if switches else self.add(SystemKind.NVS, NVSWITCH)
                 self.both(dev, switch, PathType.NVL, gb_per_s)
             elif target == PROCESSOR:
                 self.both(dev, processor, PathType.NVL, gb_per_s)
@@ -242,7 +250,7 @@ class _Builder:
             self.both(dev, processor, PathType.C2C, part.c2c_gb_per_s)
 
     def peers(self, part: Part) -> None:
-        if not isinstance(part, Gpu | Nic):
+        if not isinstance(part, MachineGpu | Nic):
             for each in part.peers:
                 if each in self.named:
                     connect(self.named[part.key], self.named[each], PathType.LOC, LOCAL_GB_PER_S)
@@ -251,8 +259,8 @@ class _Builder:
 
     def processors(self) -> None:
         rates = {each.key: each.gb_per_s for each in self.machine.processors}
-        for a in self.nodes[NodeKind.CPU]:
-            for b in self.nodes[NodeKind.CPU]:
+        for a in self.nodes[SystemKind.CPU]:
+            for b in self.nodes[SystemKind.CPU]:
                 if a is not b:
                     connect(a, b, PathType.SYS, rates[a.key])
 
