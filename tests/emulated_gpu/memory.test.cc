@@ -3,6 +3,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cstring>
 #include <string>
 #include <thread>
@@ -226,9 +227,14 @@ TEST(emulated_multicast_reaches_all_that_is_bound) {
   CHECK_EQ(cuMulticastCreate(&object, &properties), 0);
   CHECK_EQ(cuMulticastAddDevice(object, 0), 0);
   const Mapped one = mapped_at(physical(0), kPage, 0), other = mapped_at(physical(1), kPage, 1);
-  CHECK_EQ(cuMulticastBindMem(object, 0, one.handle, 0, kPage, 0), kIllegalState);  // before all devices are added
+  std::atomic<bool> bound{false};
+  std::thread binding([&] {
+    CHECK_EQ(cuMulticastBindMem(object, 0, one.handle, 0, kPage, 0), 0);  // waits for all devices
+    bound = true;
+  });
+  CHECK(!bound);
   CHECK_EQ(cuMulticastAddDevice(object, 1), 0);
-  CHECK_EQ(cuMulticastBindMem(object, 0, one.handle, 0, kPage, 0), 0);
+  binding.join();
   CHECK_EQ(cuMulticastBindMem(object, 0, other.handle, 0, kPage, 0), 0);
   const Mapped all = mapped_at(object, kPage, 0);
   const std::uint64_t value = 99;

@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include <atomic>
+#include <chrono>
 #include <string>
 #include <thread>
 
@@ -81,8 +82,13 @@ int Multicast::add_device(int device) {
 }
 
 int Multicast::bind(int device, std::size_t at, const Physical& memory, std::size_t offset, std::size_t bytes) {
+  // The driver waits here until all devices were added.
+  const auto all_added = [&] {
+    Held held(table_);
+    return table_->added == table_->devices;
+  };
+  while (!all_added()) std::this_thread::sleep_for(std::chrono::milliseconds(1));
   Held held(table_);
-  if (table_->added != table_->devices) return kIllegalState;  // all devices have to be added before
   if (!(table_->members >> device & 1) || at + bytes > table_->bytes || offset + bytes > memory.bytes) {
     return kInvalidValue;
   }

@@ -10,7 +10,7 @@ namespace {
 
 using std::chrono::microseconds;
 
-constexpr microseconds kLook{50};  // how often what is blocked is tried again
+constexpr microseconds kLook{200};  // how often what is blocked is tried again
 
 std::uint64_t from_environment(const char* name, std::uint64_t otherwise) {
   const char* text = std::getenv(name);
