@@ -48,6 +48,7 @@ def test_certificates_are_checked_from_a_file(run: Run, tmp_path: Path, collecti
     [
         (("dgx-a100", "-c", "all_reduce"), "16K", "sources"),
         (("dgx-a100", "--boxes", "2", "-c", "all_to_all"), "1M", "more_sinks"),
+        (("gb200-nvl72", "-c", "broadcast"), "1K", "growth"),
         (("dgx-h100", "--boxes", "4", "-c", "all_reduce"), "4M", "representatives"),
     ],
     ids=lambda each: each if isinstance(each, str) else each[0],

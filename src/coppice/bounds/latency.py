@@ -81,7 +81,7 @@ def latency_bound(
     best = _farthest(problem, overhead_us, relay_gpus=relay_gpus)
     if best.pair is None:
         return best
-    spread, gathered = _partners(problem)
+    spread, gathered = partners(problem)
     topology = problem.topology
     spread *= not (topology.multicast & (topology.rank < 0)).any()
     gathered *= not (topology.aggregate & (topology.rank < 0)).any()
@@ -122,8 +122,13 @@ def _needed(problem: Problem) -> NDArray[np.bool_]:
     return needed
 
 
-def _partners(problem: Problem) -> tuple[int, int]:
-    """Most ranks that need something of one rank, and most ranks of which one rank needs something."""
+def partners(problem: Problem) -> tuple[int, int]:
+    """Most ranks that need something of one rank, and most ranks of which one rank needs something.
+
+    >>> from coppice.topology.presets import preset
+    >>> partners(Problem(preset("star", gpus=4), "reduce", root=0))
+    (1, 3)
+    """
     needed = _needed(problem)
     return int(needed.sum(axis=1).max(initial=0)), int(needed.sum(axis=0).max(initial=0))
 

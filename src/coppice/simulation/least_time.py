@@ -137,14 +137,15 @@ def costs_of(
 ) -> list[MessageCosts]:
     """Least costs of messages under a model with one protocol; each list entry is true by itself.
 
-    A message of a protocol takes as long as the protocol says or as the latencies of its links, whichever is longer:
-    two entries. Where a message may pass through GPUs (`relay_gpus`), only its first sender costs.
+    A message of a protocol takes as long as the protocol says, or its workers, or as the latencies of its links,
+    whichever is longer: two entries. Where a message may pass through GPUs (`relay_gpus`), only its first sender costs.
     """
     found = profile.protocol
-    message, crossing = model.overhead_us + model.send_us + model.receive_us, 0.0
+    handled = model.send_us + model.receive_us
+    message, crossing = model.overhead_us + handled, 0.0
     if found is not None:
-        message = min(found.box_us, found.network_us)
-        crossing = found.network_us - message
+        message = max(handled, min(found.box_us, found.network_us))
+        crossing = max(handled, found.network_us) - message
     start = model.launch_us + (0.0 if found is None else found.start_us)
     costs = MessageCosts(
         name=profile.name or model.name,
@@ -154,6 +155,9 @@ def costs_of(
         expansion=profile.expansion / Fraction(str(model.efficiency)),
         gpu_gb_per_s=profile.gpu_gb_per_s,
         burst_bytes=model.burst_bytes,
+        workers=model.workers,
+        send_us=model.send_us,
+        receive_us=model.receive_us,
     )
     if relay_gpus:
         costs = replace(

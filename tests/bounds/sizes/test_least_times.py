@@ -16,6 +16,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.sizes.arrival import Sink
 from coppice.bounds.sizes.classes import class_network
 from coppice.bounds.sizes.describe import limit_words, witness_record
+from coppice.bounds.sizes.growth import growth_time
 from coppice.bounds.sizes.least import TimeBound, TimeBounds
 from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork
 from coppice.collectives import Collective
@@ -178,6 +179,9 @@ def drawn_costs(rng: random.Random) -> MessageCosts:
         expansion=rng.choice([Fraction(1), Fraction(2), Fraction(16, 15)]),
         gpu_gb_per_s=rng.choice([None, Fraction(3, 2)]),
         burst_bytes=rng.choice([0, 0, 500]),
+        workers=rng.choice([0, 1, 2]),
+        send_us=0.3,
+        receive_us=rng.choice([0.0, 0.3]),
     )
 
 
@@ -315,6 +319,50 @@ def test_a_box_passes_on_nothing_before_it_has_come() -> None:
     summed = dataclasses.replace(found, problem=Problem(boxes, "all_reduce"))
     with pytest.raises(CheckError, match="must name the one rank"):
         check_time_bound(summed)
+
+
+def told_by(time: Fraction, workers: int, occupied: Fraction, message: Fraction) -> int:
+    """Ranks that can know by a time, one message after the other in order of time."""
+    known, arrivals = 1, [message + j * occupied for j in range(1 + int(time / occupied))]
+    pending = sorted(at for at in arrivals for _ in range(workers))
+    while pending and pending[0] <= time and known < 2000:
+        at = pending.pop(0)
+        known += 1
+        further = [at + message + j * occupied for j in range(1 + int(time / occupied))]
+        pending = sorted([*pending, *(each for each in further for _ in range(workers) if each <= time)])
+    return known
+
+
+@pytest.mark.parametrize("seed", range(30))
+def test_as_many_ranks_know_as_workers_can_tell(seed: int) -> None:
+    rng = random.Random(f"growth {seed}")
+    workers, occupied = rng.randint(1, 3), Fraction(rng.randint(1, 6), 2)
+    message, others = occupied + Fraction(rng.randint(0, 6), 2), rng.randint(1, 40)
+    time = growth_time(others, workers=workers, occupancy=occupied, message=message)
+    assert told_by(time, workers, occupied, message) > others
+    assert told_by(time - Fraction(1, 1000), workers, occupied, message) <= others
+
+
+def test_sixteen_workers_do_not_inform_71_others_at_once() -> None:
+    racks = preset("gb200-nvl72")
+    costs = MessageCosts(message_us=0.6, workers=16, send_us=0.3, receive_us=0.3)
+    for collective, told in ((Collective.BROADCAST, "inform"), (Collective.REDUCE, "hear of")):
+        found = TimeBounds(Problem(racks, collective, root=3), costs).least(72)
+        check_time_bound(found)
+        assert found.time_us == Fraction(12, 10)
+        assert limit_words(found) == (
+            f"one GPU must {told} 71 others by messages of 0.6 us, and 16 workers of a GPU "
+            f"{'send' if told == 'inform' else 'receive'} one each in 0.3 us"
+        )
+        assert witness_record(found)["kind"] == "growth"
+        for changed in (
+            {"time_us": found.time_us + Fraction(1, 1000)},
+            {"growth": "gathered" if told == "inform" else "spread"},
+            {"costs": dataclasses.replace(costs, workers=0)},
+            {"costs": dataclasses.replace(costs, workers=71)},
+        ):
+            with pytest.raises(CheckError):
+                check_time_bound(dataclasses.replace(found, **changed))
 
 
 def test_links_between_boxes_rest_while_boxes_add() -> None:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from coppice.bounds.latency import partners
 from coppice.bounds.result import CutFamily, LinkLengths
 from coppice.bounds.sizes.arrival import MovingCut
 from coppice.bounds.sizes.least import TimeBound
@@ -43,7 +44,19 @@ def limit_words(bound: TimeBound) -> str:
             return f"all data must be sent {sends} by GPUs that send at most {_limit(bound)} GB/s each{start}"
         sets = len(bound.priced.witness.cuts)
         return f"all data must leave and enter each of {plural(sets, 'set')} of nodes once{start}"
+    if bound.growth is not None:
+        return _growth_words(bound, bound.growth) + start
     return "nothing has to move"
+
+
+def _growth_words(bound: TimeBound, direction: str) -> str:
+    costs, spread = bound.costs, direction == "spread"
+    others = partners(bound.problem)[0 if spread else 1]
+    return (
+        f"one GPU must {'inform' if spread else 'hear of'} {plural(others, 'other')} by messages of "
+        f"{costs.message_us:g} us, and {plural(costs.workers, 'worker')} of a GPU "
+        f"{'send' if spread else 'receive'} one each in {costs.send_us if spread else costs.receive_us:g} us"
+    )
 
 
 def _cut_words(bound: TimeBound, cut: MovingCut) -> str:
@@ -125,7 +138,8 @@ def witness_record(bound: TimeBound) -> WitnessJson:
             }
             for (offset, from_end), names in sorted(nodes.items(), key=lambda each: (each[0][1], each[0][0]))
         ]
-    kind = "moving-cut" if labels else "prices" if bound.priced is not None and bound.time_us else "none"
+    proofs = {"moving-cut": labels, "prices": bound.priced, "growth": bound.growth}
+    kind = next((name for name, proof in proofs.items() if proof and bound.time_us), "none")
     return {
         "kind": kind,
         "protocol": costs.name or None,
@@ -134,6 +148,9 @@ def witness_record(bound: TimeBound) -> WitnessJson:
         "crossing_us": costs.crossing_us,
         "counts_links": costs.links,
         "expansion": float(costs.expansion),
+        "workers": costs.workers,
+        "send_us": costs.send_us,
+        "receive_us": costs.receive_us,
         "gpu_gb_per_s": None if costs.gpu_gb_per_s is None else float(costs.gpu_gb_per_s),
         "sink": sinks[0] if len(sinks) == 1 else None,
         "sink_names": sinks,

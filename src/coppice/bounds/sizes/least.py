@@ -25,6 +25,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound, CutFamily, LinkLengths
 from coppice.bounds.sizes.arrival import MovingCut, Sink
 from coppice.bounds.sizes.classes import refine
+from coppice.bounds.sizes.growth import growth
 from coppice.bounds.sizes.priced import Paid, PricedLinks, paid_by, priced_links
 from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork, nearest
 from coppice.collectives import Collective
@@ -65,6 +66,8 @@ class TimeBound:
     ] = ()  # Ranks whose data are then looked at: all ranks receive them, or sums for them
     sinks: tuple[int, ...] = ()  # Nodes that need what crosses the cut; more than one of an all-to-all alone
     priced: PricedLinks | None = None  # Or this
+    # Or the number of ranks that can have something of one rank (`spread`), or of which one can (`gathered`)
+    growth: str | None = None
 
 
 class _Need(NamedTuple):
@@ -145,11 +148,14 @@ class TimeBounds:
         problem, costs = self.problem, self.costs
         best = TimeBound(problem=problem, costs=costs, size_bytes=size_bytes, time_us=Fraction(0))
         least_ns = Fraction(0)
+        if self._growth is not None:
+            least_ns, direction = self._growth
+            best = replace(best, growth=direction)
         whole = whole_shares(problem, size_bytes)
         for priced in self._priced:
             time_ns = priced.least_time(whole)
             if time_ns > least_ns:
-                least_ns, best = time_ns, replace(best, priced=priced)
+                least_ns, best = time_ns, replace(best, priced=priced, growth=None)
         part = whole / problem.shards if problem.shards else Fraction(0)
         for need in self._needs:
             found = need.sink.least_time(part, least_ns)
@@ -163,9 +169,14 @@ class TimeBounds:
                     sources=need.sources,
                     sinks=need.sinks or (need.sink.node,),
                     priced=None,
+                    growth=None,
                 )
         start = Fraction(str(costs.start_us)) if least_ns else Fraction(0)
         return replace(best, time_us=least_ns / 1000 + start)
+
+    @cached_property
+    def _growth(self) -> tuple[Fraction, str] | None:
+        return None if self._helped else growth(self.problem, self.costs)
 
     @cached_property
     def _priced(self) -> list[PricedLinks]:

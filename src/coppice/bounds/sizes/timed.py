@@ -32,6 +32,9 @@ class MessageCosts:
     expansion: Fraction = Fraction(1)  # Bytes on the wire for a byte of data
     gpu_gb_per_s: Fraction | None = None  # Data that a rank sends at most, whatever its links
     burst_bytes: int = 0  # Bytes that a link lets through at once after a rest
+    workers: int = 0  # Messages that a rank handles at a time; 0: any number
+    send_us: float = 0.0  # Part of `message_us` for which a message occupies a worker of its sender
+    receive_us: float = 0.0  # Likewise of its receiver
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -58,9 +61,9 @@ class TimedNetwork:
             >>> [(int(a), int(b)) for a, b in zip(network.tail, network.head)], network.latency.tolist()
             ([(0, 2), (1, 2), (2, 0), (2, 1)], [500, 500, 0, 0])
         """
-        exact = [_exact_ns(each) if costs.links else Fraction(0) for each in topology.latency_us.tolist()]
+        exact = [exact_ns(each) if costs.links else Fraction(0) for each in topology.latency_us.tolist()]
         sends, leaves = topology.rank[topology.src] >= 0, _leaving(topology)
-        message, crossing = _exact_ns(costs.message_us), _exact_ns(costs.crossing_us)
+        message, crossing = exact_ns(costs.message_us), exact_ns(costs.crossing_us)
         if message or crossing:
             exact = [
                 each + message * int(sent) + crossing * int(left)
@@ -168,8 +171,12 @@ def nearest(
     return found
 
 
-def _exact_ns(microseconds: float) -> Fraction:
-    """As the decimal that it was written as."""
+def exact_ns(microseconds: float) -> Fraction:
+    """Nanoseconds of a time, as the decimal that it was written as.
+
+    >>> exact_ns(0.3)
+    Fraction(300, 1)
+    """
     return 1000 * Fraction(str(microseconds))
 
 

@@ -47,6 +47,9 @@ class WitnessJson(TypedDict):
     crossing_us: float
     counts_links: bool
     expansion: float
+    workers: int
+    send_us: float
+    receive_us: float
     gpu_gb_per_s: float | None
     sink: str | None
     sink_names: list[str]

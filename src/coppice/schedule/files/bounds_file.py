@@ -7,7 +7,7 @@ import sys
 from collections.abc import Sequence
 from dataclasses import asdict
 from fractions import Fraction
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -55,6 +55,9 @@ class _CostsRow(msgspec.Struct, forbid_unknown_fields=True):
     expansion: str
     gpu_gb_per_s: str | None
     burst_bytes: int
+    workers: Count = 0
+    send_us: float = 0.0
+    receive_us: float = 0.0
 
 
 class _SizeRow(msgspec.Struct, forbid_unknown_fields=True):
@@ -64,6 +67,7 @@ class _SizeRow(msgspec.Struct, forbid_unknown_fields=True):
     cut: _CutRow | None = None
     proof: ProofRow | None = None
     sends: bool = False  # The proof counts the sends of an all-reduce
+    growth: Literal["spread", "gathered"] | None = None
     representatives: list[Id] | None = None  # Nodes of ranks, one for each set of the proof; none: all ranks
 
 
@@ -137,6 +141,8 @@ def _row(bound: TimeBound) -> dict[str, Any]:
             row["representatives"] = bound.priced.representatives
     elif bound.priced is not None:
         row["sends"] = True
+    elif bound.growth is not None:
+        row["growth"] = bound.growth
     return row
 
 
@@ -187,6 +193,9 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         expansion=_positive(row.costs.expansion, f"{where}.costs.expansion"),
         gpu_gb_per_s=None if limit is None else _positive(limit, f"{where}.costs.gpu_gb_per_s"),
         burst_bytes=int(_amount(row.costs.burst_bytes, f"{where}.costs.burst_bytes")),
+        workers=row.costs.workers,
+        send_us=_amount(row.costs.send_us, f"{where}.costs.send_us"),
+        receive_us=_amount(row.costs.receive_us, f"{where}.costs.receive_us"),
     )
     network = TimedNetwork.of(problem.topology, costs)
     found = TimeBound(
@@ -194,6 +203,7 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         costs=costs,
         size_bytes=int(_amount(row.size_bytes, f"{where}.size_bytes")),
         time_us=read_fraction(row.time_us, f"{where}.time_us"),
+        growth=row.growth,
     )
     if row.cut is None:
         if row.proof is None and not row.sends:

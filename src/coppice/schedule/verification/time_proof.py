@@ -26,6 +26,10 @@ reduction to each rank: its joint cuts name that rank.
 **Whole bytes.** Shares that a size does not divide into are rounded, up or down. What counts is the largest message
 whose exact shares are not above those rounded down.
 
+**Growth.** A rank that has something begins as many messages at a time as it has workers, each of which is occupied for
+a part of the time that a message takes; so the number of ranks that can have something by a time is bounded by adding
+up those that any of them can have told. The same turned round in time bounds of how many ranks one can have heard.
+
 **Prices.** A witness of a bound on the rate gives links prices, and says what a byte of the message pays at least. Link
 e = (x, y) is of use between the distance of x from the nearest rank and T less the distance from y to the nearest one.
 Without a witness each byte of an all-reduce is sent by ranks 2 (n - 1) times. For disjoint sets of an all-reduce, one
@@ -81,6 +85,9 @@ def check_time_bound(bound: TimeBound) -> None:
         proved = (bound.time_us - start) * 1000
         chosen = bound.priced.representatives
         _check_prices(problem, network, bound.size_bytes, bound.priced.witness, chosen, proved)
+    elif bound.growth is not None and bound.time_us:
+        proved = (bound.time_us - start) * 1000
+        _check_growth(bound, bound.growth, proved)
     else:
         proved = Fraction(0)
     if bound.time_us > (proved / 1000 + start if proved else 0):
@@ -236,6 +243,56 @@ def _held(problem: Problem, size_bytes: int, sink: int, early: list[int], *, tur
         return part * sum(sizes)
     weights = problem.weights or (1,) * len(nodes)
     return part * sum(weights[rank[node]] for node in early)
+
+
+def _check_growth(bound: TimeBound, direction: str, time_ns: Fraction) -> None:
+    """Count the ranks that can have something of one rank before a time (turned round: of which it can)."""
+    costs, ranks = bound.costs, range(bound.problem.topology.num_ranks)
+    outwards = direction == "spread"
+    others = max(
+        sum(
+            one != other and _needs(bound.problem, *((one, other) if outwards else (other, one)))
+            for other in ranks
+        )
+        for one in ranks
+    )
+    occupied = 1000 * Fraction(str(costs.send_us if outwards else costs.receive_us))
+    message = 1000 * Fraction(str(costs.message_us))
+    if costs.workers < 1 or message <= 0:
+        raise CheckError("only messages that take time and occupy workers limit how many ranks can know.")
+    known: dict[Fraction, int] = {}
+
+    def before(time: Fraction) -> int:
+        """Ranks that can have something before a time, as many as matter."""
+        if time not in known:
+            count, late = 1, time - message
+            while late > 0 and count <= others:
+                count += costs.workers * before(late)
+                late -= occupied
+                if not occupied:
+                    count = others + 1
+            known[time] = min(count, others + 1)
+        return known[time]
+
+    if before(time_ns) > others:
+        raise CheckError(
+            f"all of {others} other ranks can know before {float(time_ns / 1000):g} us: this proves nothing."
+        )
+
+
+def _needs(problem: Problem, source: int, rank: int) -> bool:
+    """Whether a rank needs something of another."""
+    match problem.collective:
+        case Collective.BROADCAST | Collective.SCATTER:
+            return source == problem.root
+        case Collective.REDUCE | Collective.GATHER:
+            return rank == problem.root
+        case Collective.ALL_GATHER:
+            return problem.weights is None or problem.weights[source] > 0
+        case Collective.REDUCE_SCATTER:
+            return problem.weights is None or problem.weights[rank] > 0
+        case _:
+            return problem.demands is None or problem.demands[source][rank] > 0
 
 
 def _check_prices(
