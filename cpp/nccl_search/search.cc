@@ -53,7 +53,7 @@ class Search {
   void walk(int& time);
   void channel(int& time);
   void from_nets(int& time);
-  std::vector<int> selected(int gpu) const;
+  const std::vector<int>& selected(int gpu);
   void try_gpu(int step, int to_net, int to_first, Order order, int& time, int from_gpu, int from_net, int gpu);
   void at_gpu(int gpu, int step, int to_net, int to_first, Order order, int& time);
   void complete(int& time);
@@ -77,6 +77,8 @@ class Search {
   std::vector<float> rate_, net_rate_;  // What is left
   std::vector<std::uint64_t> used_;     // Per GPU, the channels that have it
   std::vector<int> of_rank_;
+  std::vector<std::vector<int>> selected_;  // Per GPU, and of all, for a class of paths to the network
+  int selected_type_ = -1;
   NcclChannels trial_, best_;
   int to_net_ = -1, to_first_ = -1;
 };
@@ -276,9 +278,14 @@ void Search::channel(int& time) {
 }
 
 /// Ports to try: those that GPUs prefer, then others by class of path; gpu -1 is for all.
-std::vector<int> Search::selected(int gpu) const {
+const std::vector<int>& Search::selected(int gpu) {
+  if (selected_type_ != trial_.across_type) {
+    selected_.assign(gpus_ + 1, {});
+    selected_type_ = trial_.across_type;
+  }
+  std::vector<int>& found = selected_[gpu + 1];
+  if (!found.empty()) return found;
   const int begin = gpu < 0 ? 0 : gpu, end = gpu < 0 ? gpus_ : gpu + 1;
-  std::vector<int> found;
   std::vector<char> in(nets_);
   auto add = [&](int n) {
     if (!in[n]) in[n] = 1, found.push_back(n);
@@ -294,7 +301,7 @@ std::vector<int> Search::selected(int gpu) const {
 
 void Search::from_nets(int& time) {
   const int rate = static_cast<int>(trial_.across);
-  const std::vector<int> nets = selected(-1);
+  const std::vector<int>& nets = selected(-1);
   const int count = static_cast<int>(nets.size());
   const bool heads = trial_.pattern == kNvls || trial_.pattern == kCollnetDirect;
   bool found = false;
@@ -410,7 +417,7 @@ bool Search::better() const {
 void Search::back_out(int gpu, int step, int to_first, Order order, int& time) {
   const int start = trial_.ports[2 * trial_.count];
   const bool balanced = trial_.pattern == kBalancedTree;
-  for (int n : selected(gpu)) {
+  for (int n : selected(gpu)) {  // a walk keeps its class, so that this list stays
     if (!may_leave(start, n, step)) continue;
     const float whole = trial_.across;
     // A balanced tree has half of the traffic on each of the first two GPUs.
@@ -442,6 +449,18 @@ bool Search::may_leave(int start, int n, int step) const {
 std::vector<int> Search::next(int gpu, int nearness) const {
   using Score = std::array<int, 7>;
   const std::uint64_t flag = std::uint64_t{1} << trial_.count;
+  if (s_.nvswitch >= 0) {
+    // NVSwitches carry most where each GPU has few peers: neighbours only.
+    const int before = (gpu - 1 + gpus_) % gpus_, after = (gpu + 1) % gpus_;
+    const bool tree = trial_.pattern == kSplitTree || trial_.pattern == kBalancedTree;
+    std::vector<int> near;
+    // NCCL moves each of them to the front in turn, so that the second one is tried first.
+    for (int g : trial_.pattern == kRing ? std::array{before, after} : std::array{after, tree ? before : after}) {
+      const bool free = g != gpu && !gpu_to_gpu(gpu, g).links.empty() && !(used_[g] & flag);
+      if (free && (near.empty() || near[0] != g)) near.push_back(g);
+    }
+    return near;
+  }
   std::vector<Score> scores;
   for (int i = 1; i < gpus_; ++i) {
     const int g = (gpu + i) % gpus_;
@@ -461,18 +480,7 @@ std::vector<int> Search::next(int gpu, int nearness) const {
   std::vector<int> found;
   for (const Score& each : scores) found.push_back(each[6]);
   if (nearness == -1 && alike) std::reverse(found.begin(), found.end());
-  if (s_.nvswitch < 0) return found;
-  // NVSwitches carry most where each GPU has few peers: neighbours only.
-  const int before = (gpu - 1 + gpus_) % gpus_, after = (gpu + 1) % gpus_;
-  std::vector<int> ahead;
-  if (trial_.pattern == kRing) ahead = {after, before};
-  else if (trial_.pattern == kSplitTree || trial_.pattern == kBalancedTree) ahead = {before, after};
-  else ahead = {after};
-  if (before == after) ahead.resize(1);
-  std::vector<int> near;
-  for (int g : ahead)
-    if (std::find(found.begin(), found.end(), g) != found.end()) near.insert(near.begin(), g);
-  return near;
+  return found;
 }
 
 int Search::pcie_rate(int gpu) const {

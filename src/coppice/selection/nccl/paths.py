@@ -178,12 +178,15 @@ def local_net(system: System, gpu: SystemNode, channel: int) -> int | None:
 
 def local_nets(system: System, gpu: SystemNode) -> list[int]:
     """Ports that a GPU uses, channel by channel until the first comes again."""
+    if gpu.local_nets is not None:
+        return gpu.local_nets
     found: list[int] = []
     for channel in range(MOST_CHANNELS):
         net = local_net(system, gpu, channel)
         if net is None or (found and net == found[0]):
             break
         found.append(net)
+    gpu.local_nets = found
     return found
 
 
@@ -260,10 +263,13 @@ def _to_port(system: System, gpu: SystemNode, net: SystemNode) -> None:
             and (theirs.gb_per_s > mine.gb_per_s or mine.kind > PathType.PXN)
         ):
             _through(gpu, peer, net)
+            gpu.local_nets = None
     if gpu.paths[SystemKind.NET][n].kind < PathType.PHB and not _direct(system, gpu, net, read=False):
         cpu = system.nodes[SystemKind.CPU][local_cpu(system, gpu.index)]
         _through(net, cpu, gpu)
         _through(gpu, cpu, net)
+        for each in system.gpus:
+            each.local_nets = None
 
 
 def _direct(system: System, gpu: SystemNode, net: SystemNode, *, read: bool) -> bool:

@@ -94,6 +94,7 @@ class SystemNode:
     port: PluginPort | None = None  # For network ports
     asic: str = ""  # For network ports: identity of the NIC
     local_gpu: int = -1  # For network ports: the GPU that they serve first
+    local_nets: list[int] | None = None  # For GPUs: the ports that they use, once these are known
     maker: str | None = None  # For processors
 
     @property
