@@ -10,6 +10,8 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.schedule.schedule import Op, Schedule
+from coppice.simulation.models import model_of
+from coppice.simulation.simulator import fastest
 from coppice.topology.presets import preset
 from planners.algorithms.crossbar import check_cost, made, verified
 
@@ -35,6 +37,41 @@ def test_steps_of_both_levels(collective: Collective, inside: str, between: str)
         between_groups = schedule.src // group != schedule.dst // group
         assert int(between_groups.sum()) == phases * group * groups * (groups - 1)
         assert (schedule.src % group == schedule.dst % group)[between_groups].all()
+
+
+SHORT = ("at-once", "whole")
+
+
+@pytest.mark.parametrize(
+    ("inside", "between"), [*product(SHORT, SHORT), ("ring", "whole"), ("whole", "circulant")]
+)
+def test_a_level_of_an_all_reduce_in_one_step(inside: str, between: str) -> None:
+    for group, groups in ((1, 5), (4, 1), (2, 3), (3, 2), (5, 3), (4, 4)):
+        schedule = check_cost(
+            "two-level", Collective.ALL_REDUCE, group * groups, group=group, inside=inside, between=between
+        )
+        steps = sum(
+            (size > 1)
+            if pattern == "whole"
+            else 2 * (size > 1 if pattern == "at-once" else STEPS[pattern](size))
+            for pattern, size in ((inside, group), (between, groups))
+        )
+        assert len(np.unique(schedule.step)) == steps
+        across = schedule.src // group != schedule.dst // group
+        assert (schedule.src % group == schedule.dst % group)[across].all()
+        if inside == between == "whole":
+            assert schedule.num_chunks == 1
+            assert schedule.num_transfers == group * groups * (group - 1 + groups - 1)
+
+
+def test_whole_buffers_take_fewest_hops_on_rails() -> None:
+    """From any rank to any other on a rail-only network is a hop inside a box and one between boxes at least."""
+    topology = preset("dgx-h100", boxes=4)
+    hops = made("two-level", Collective.ALL_REDUCE, topology, inside="whole", between="whole")
+    both = made("two-level", Collective.ALL_REDUCE, topology, inside="at-once", between="at-once")
+    model = model_of(None)
+    assert fastest(hops, 1024, model=model).time_us < 0.8 * fastest(both, 1024, model=model).time_us
+    assert fastest(hops, 2**20, model=model).time_us > fastest(both, 2**20, model=model).time_us
 
 
 def test_rings_are_those_of_the_torus() -> None:

@@ -90,6 +90,8 @@ class Pattern(enum.Enum):
     DIRECT = enum.auto()
     HALVING = enum.auto()
     CIRCULANT = enum.auto()
+    AT_ONCE = enum.auto()
+    WHOLE = enum.auto()
 
 
 @dataclass(frozen=True)
@@ -97,7 +99,9 @@ class Level:
     """One level: a digit of the positions."""
 
     size: int  # Members of a group; a power of two for halving
-    pattern: Pattern = Pattern.RING  # How they scatter and gather
+    # How they scatter and gather; at once: all partners in one step; whole: in an all-reduce they send each other all
+    # that they have, and add it
+    pattern: Pattern = Pattern.RING
 
     def rounds(self, digit: NDArray[np.int64]) -> Iterator[tuple[NDArray[np.int64], NDArray[np.int64]]]:
         """Reduce-scatter steps: for each the receiver's digit, and the digits of the parts sent.
@@ -125,42 +129,78 @@ class Level:
                 yield partner, partner[:, None]
 
     @property
+    def whole(self) -> bool:
+        """Whether nothing is scattered."""
+        return self.pattern is Pattern.WHOLE
+
+    @property
     def steps(self) -> int:
         """Number of steps of a reduce-scatter, or of an all-gather."""
+        if self.pattern in (Pattern.WHOLE, Pattern.AT_ONCE):
+            return int(self.size > 1)
         logarithmic = self.pattern in (Pattern.HALVING, Pattern.CIRCULANT)
         return (self.size - 1).bit_length() if logarithmic else self.size - 1
+
+    @property
+    def messages(self) -> int:
+        """Messages that a rank sends one after the other in these steps."""
+        return self.size - 1 if self.pattern in (Pattern.WHOLE, Pattern.AT_ONCE) else self.steps
 
 
 def build_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Schedule:
     """All-gather, reduce-scatter or all-reduce of ``case`` through ``levels``, whose sizes multiply to P."""
-    moves = Moves(case, blocks(case))
-    half = sum(level.steps for level in levels)
+    total = prod(level.size for level in levels if not level.whole)
+    moves = Moves(case, blocks(case) if total == case.size else whole(case, total))
     reduces = case.collective.reduces
     gathers = case.collective is not Collective.REDUCE_SCATTER
-    last = half * (2 if reduces and gathers else 1) - 1
-    step, stride = 0, 1
+    twice = reduces and gathers
+    last = sum(level.steps * (1 + (twice and not level.whole)) for level in levels) - 1
+    step, stride, unit = 0, 1, 1
     position = case.positions
+    held = np.zeros(
+        (case.size, 1), dtype=np.int64
+    )  # of the blocks of a position, the digits of the levels before
     for level in levels:
-        outer = stride * level.size
         digit = position // stride % level.size
-        rest = np.arange(case.size // outer) * outer
+        if level.whole:
+            chunk = held + np.arange(total // unit) * unit
+            for away in range(1, level.size):
+                partner = position + ((digit + away) % level.size - digit) * stride
+                moves.add(step, position[:, None], partner[:, None], chunk, Op.REDUCE)
+            step, last = step + level.steps, last + level.steps
+            stride *= level.size
+            continue
+        rest = np.arange(total // (unit * level.size)) * unit * level.size
+        together = level.steps == 1
         for receiver, parts in level.rounds(digit):
             partner = position + (receiver - digit) * stride
-            chunk = ((position % stride)[:, None] + parts * stride)[:, :, None] + rest
+            chunk = (held + parts * unit)[:, :, None] + rest
             width = chunk.shape[1] * chunk.shape[2]
             columns = (np.repeat(position, width), np.repeat(partner, width), chunk.reshape(-1))
             if reduces:
                 moves.add(step, *columns, Op.REDUCE)
             if gathers:  # the same messages backwards
                 moves.add(last - step, columns[1], columns[0], columns[2])
-            step += 1
-        stride = outer
+            step += not together
+        step += together
+        held = held + (digit * unit)[:, None]
+        stride, unit = stride * level.size, unit * level.size
     return moves.schedule()
 
 
 def cost_of_levels(case: AlgorithmCase, levels: Sequence[Level]) -> Cost:
     """Cost of the levels: all ranks do the same, so that one chain through all steps is the time."""
-    return Cost.of_phases(case.collective, case.size, sum(level.steps for level in levels))
+    steps, messages, share = 0, 0, Fraction(1)
+    moved, reduced = Fraction(0), Fraction(0)
+    for level in levels:
+        phases = 2 if case.collective is Collective.ALL_REDUCE and not level.whole else 1
+        part = (level.size - 1) * share if level.whole else Fraction(level.size - 1, level.size) * share
+        steps, messages = steps + phases * level.steps, messages + phases * level.messages
+        moved, reduced = moved + phases * part, reduced + part
+        share = share if level.whole else share / level.size
+    return Cost.of_one_chain(
+        steps=steps, sent=moved, messages=messages, reduced=reduced * case.collective.reduces
+    )
 
 
 _Levels = Callable[[AlgorithmCase], tuple[AlgorithmCase, tuple[Level, ...]]]

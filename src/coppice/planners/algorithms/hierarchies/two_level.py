@@ -5,7 +5,10 @@ Groups are runs of g positions, m = P/g of them, and members of equal number in 
 **All-gather, reduce-scatter, all-reduce:** a reduce-scatter inside the groups, then one among members of equal number,
 each on the g-th part that it has left; the all-gather is the mirror. Inside and between, a pattern is ``direct``, every
 member to every other in turn, ``ring``, or ``circulant``, in the fewest steps for any number. Rings on both levels are
-``2d-torus``, and direct exchanges on both ``plink``.
+``2d-torus``, and direct exchanges on both ``plink``. In an all-reduce a level may be ``at-once``, direct exchanges in a
+single step, or ``whole``: its members send each other all that they have left, and add it, in one step and without an
+all-gather. With both levels whole it is recursive multiplying (Ruefenacht, Bull and Booth 2017) with the sizes of the
+levels as radices: the fewest hops.
 
 Steps of a phase: g - 1 or ceil(lg g), and m - 1 or ceil(lg m); bytes per rank (P - 1)/P M a phase; time on a crossbar:
 the steps ``alpha``, these bytes ``beta``, plus (P - 1)/P M ``gamma`` where it adds.
@@ -25,6 +28,7 @@ ours.
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import pairwise
 
 import numpy as np
@@ -40,10 +44,11 @@ from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.schedule.schedule import Op, Schedule, in_pieces
 
 _PATTERNS = {"direct": Pattern.DIRECT, "ring": Pattern.RING, "circulant": Pattern.CIRCULANT}
+_SUMMING = {**_PATTERNS, "at-once": Pattern.AT_ONCE, "whole": Pattern.WHOLE}
 
 
 def _levels(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
-    inside, between = (_PATTERNS[str(case.parameters[name])] for name in ("inside", "between"))
+    inside, between = (_SUMMING[str(case.parameters[name])] for name in ("inside", "between"))
     case, group = grouped(case, case.number("group"))
     return case, (Level(group, inside), Level(case.size // group, between))
 
@@ -131,6 +136,14 @@ _TREE = AlgorithmParameter(
 )
 _SEGMENTS = AlgorithmParameter(default=1, summary="pieces that follow each other")
 
+
+def _summing(parameter: AlgorithmParameter, collective: Collective) -> AlgorithmParameter:
+    """An all-reduce can do with a step for a level, and exchange whole buffers."""
+    if collective is not Collective.ALL_REDUCE:
+        return parameter
+    return replace(parameter, choices=(*parameter.choices, "at-once", "whole"))
+
+
 _EXCHANGES = tuple(
     Algorithm(
         name="two-level",
@@ -140,7 +153,11 @@ _EXCHANGES = tuple(
         source="Ueno and Yokota, CCGRID 2019",
         cost=_cost,
         needs=divides("two-level", "group", "a group that divides"),
-        parameters={"group": GROUP, "inside": _INSIDE, "between": _BETWEEN},
+        parameters={
+            "group": GROUP,
+            "inside": _summing(_INSIDE, collective),
+            "between": _summing(_BETWEEN, collective),
+        },
         topological=True,
     )
     for collective in (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
