@@ -9,12 +9,15 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
+import numpy as np
+
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.forest.bounded_height import bounded_trees, least_height
+from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
 from coppice.simulation.models import Model
 from coppice.simulation.simulator import fastest
@@ -47,7 +50,7 @@ _NEARBY = 1.3
 _MOST_ORDERED = 5
 _WORTH = 0.98
 """Trees of more hops, or more trees, are looked at where their busiest link carries less than this share."""
-_MOST_RANKS, _MOST_ROWS = 128, 2**14
+_MOST_RANKS, _MOST_ROWS, _MOST_TREES = 128, 2**14, 32
 _MORE_HOPS = 3
 """Trees are grown with up to so many hops more than the fewest."""
 
@@ -135,7 +138,7 @@ class SizeSearch:
         phases = 2 if problem.collective.reduces and not rooted and len(problem.phases) > 1 else 1
         found: list[tuple[int, float, Alternative]] = []
         for height in range(fewest, fewest + _MORE_HOPS + 1):
-            for trees in (8, 32) if rooted else (1, 2, 8):
+            for trees in self._numbers:
                 rows = trees * ranks * (1 if rooted else ranks)
                 if trees * ranks * orbits > self.effort.growing or rows > _MOST_ROWS:
                     continue
@@ -153,6 +156,20 @@ class SizeSearch:
                 name = f"trees of {plural(height, 'hop')}"
                 found.append((trees, busy, Alternative(name=name, made=made)))
         return [one for _, _, one in found]
+
+    @property
+    def _numbers(self) -> list[int]:
+        """Numbers of trees at a root that are worth a trial, among them those of the optimal forest.
+
+        From one root as many as there are other ranks let each of them pass on a share.
+        """
+        rooted, ranks = self.problem.root is not None, self.problem.topology.num_ranks
+        exact = next((one.made.body for one in self.made if isinstance(one.made.body, Forest)), None)
+        numbers = {8, 24, ranks - 1} if rooted else {1, 2, 8}
+        if exact is not None:
+            shares = exact.total_weight // int(np.gcd.reduce(exact.tree_weight))
+            numbers.add(min(shares // (1 if rooted else ranks) or 1, _MOST_TREES))
+        return sorted(numbers)
 
 
 def _for_size(one: Alternative, size_bytes: int) -> Alternative:

@@ -159,7 +159,7 @@ class _Growth:
             for _ in range(_PASSES):
                 for number, root in enumerate(self.roots):
                     self._count(self.grown[number], -1)
-                    tree = self._tree(root, far_first=far_first)
+                    tree = self._tree(root, number if far_first else None)
                     if tree is None:
                         return None
                     self.grown[number] = tree
@@ -177,12 +177,16 @@ class _Growth:
             links = self.arcs.links[self.arcs.link_start[arc] : self.arcs.link_start[arc + 1]]
             np.add.at(self.load, self.orbit[links], times * self.share[links])
 
-    def _tree(self, root: int, *, far_first: bool) -> list[tuple[int, int, int]] | None:
-        """Sender, receiver and arc of each edge, senders after what they receive; None where it does not fit."""
+    def _tree(self, root: int, number: int | None) -> list[tuple[int, int, int]] | None:
+        """Sender, receiver and arc of each edge, senders after what they receive; None where it does not fit.
+
+        With a number it grows by the farthest ranks first, of equally far ones by other ones in each tree.
+        """
         cost, arc_of = self._costs()
         depth = np.full(len(cost), -1)
         depth[root] = 0
-        far = self.hops[root] if far_first else np.zeros(len(cost))
+        turn = (np.arange(len(cost)) + (number or 0)) % len(cost) / (2 * len(cost))
+        far = np.zeros(len(cost)) if number is None else self.hops[root] + turn
         edges: list[tuple[int, int, int]] = []
         while (depth < 0).any():
             path = self._cheapest(cost, depth, far)
@@ -190,7 +194,7 @@ class _Growth:
                 # The near ones have taken the room: begin anew with the farthest ranks.
                 if far.any():
                     return None
-                depth[:], depth[root], edges, far = -1, 0, [], self.hops[root]
+                depth[:], depth[root], edges, far = -1, 0, [], self.hops[root] + turn
                 continue
             for sender, receiver in path:
                 depth[receiver] = depth[sender] + 1
