@@ -1,0 +1,257 @@
+"""The plan of a size against every algorithm of the catalogue and the library's own, on rate-limited networks here.
+
+    python benchmarks/lab_sizes.py --write            # the tables of benchmarks/lab_sizes.md (Linux, root)
+    python benchmarks/lab_sizes.py --only ring --rounds 5
+
+A network is measured in two runs of `coppice bench`, eight ranks over gloo. The first one times a few algorithms at
+sizes in between, from which a time model is fitted. With that model a set of plans is made for the sizes of the table,
+as `coppice plan --sizes` does. The second run times, round by round, the set, every algorithm of the catalogue that
+has routes, and gloo's own collective. So a time is predicted before it is measured, and from other sizes.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import io
+import json
+import sys
+import tempfile
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.comparison.plan_sets import plan_set
+from coppice.errors import InputError
+from coppice.fitting.time_model import Bodies, MeasuredTime, fit
+from coppice.planners.algorithms.catalogue import algorithms
+from coppice.planners.choice import FOREST, from_catalogue
+from coppice.planners.planning import plan
+from coppice.run.lab.blueprint import draw
+from coppice.run.lab.launch import launch_ranks
+from coppice.run.lab.namespaces import Lab
+from coppice.schedule.files.set_file import write_plan_set
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.simulation.models import Model
+from coppice.text import short_size, sizes_of
+from coppice.topology.model import Topology
+from coppice.topology.operations import scale as scaled
+from lab import COLLECTIVES, chosen_scale, machine, say, standing, topologies
+from tables import Table, number
+from time_model_runs import STARTS
+
+PAGE = Path(__file__).with_name("lab_sizes.md")
+NETWORKS = ("two-boxes", "ring")
+SIZES = sizes_of("16K,256K,4M")
+FITTED = sizes_of("4K,64K,1M,16M")
+FITTED_WITH = {
+    Collective.ALL_GATHER: ("ring", "bruck", "direct", FOREST),
+    Collective.ALL_REDUCE: ("ring", "recursive-doubling", "rabenseifner", FOREST),
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Cell:
+    """One network, collective and size."""
+
+    network: str
+    collective: Collective
+    size_bytes: int
+    plan_us: float
+    predicted_us: float
+    rival: str
+    rival_us: float
+    native_us: float
+    spread: float  # of the plan's rounds: the slowest over the fastest, less 1
+    wrong: int
+
+
+def bench(
+    lab: Lab, collective: Collective, sizes: Sequence[int], names: Sequence[str], rounds: int
+) -> list[dict[str, Any]]:
+    """The rows of `coppice bench`, each rank a process of the lab."""
+    with tempfile.TemporaryDirectory() as directory:
+        output = Path(directory) / "rows"
+        command = [sys.executable, "-m", "coppice", "bench", collective.value]
+        command += ["-s", ",".join(map(str, sizes)), "-n", str(rounds), "-w", "2", "-a", ",".join(names)]
+        command += ["--engine", "torch", "--output", str(output), "--json", "--timeout", "120"]
+        with contextlib.redirect_stderr(io.StringIO()):
+            launch_ranks(lab, command, timeout_s=3600, out=io.StringIO(), err=io.StringIO())
+        return [json.loads(line) for line in output.read_text().splitlines()]
+
+
+def body_of(problem: Problem, name: str) -> Schedule | Forest:
+    """What ranks run, as they plan it."""
+    if name == FOREST:
+        return plan(problem, ring=False).plan.body
+    return from_catalogue(problem, name, relay_gpus=True).body
+
+
+def with_routes(problem: Problem) -> list[str]:
+    """Names of the catalogue's algorithms that serve the problem."""
+    found = []
+    for name, collective in algorithms():
+        if collective is problem.collective:
+            with contextlib.suppress(InputError):
+                body_of(problem, name)
+                found.append(name)
+    return found
+
+
+def fitted(rows: Sequence[dict[str, Any]], bodies: Bodies) -> Model:
+    """The time model that suits measured rows best; two cores carry all ranks."""
+    times = [
+        MeasuredTime(
+            algorithm=f"{row['collective']} {row['algorithm']}",
+            size_bytes=row["size_bytes"],
+            time_us=row["time_us"],
+            pieces=row["pieces"] or None,
+        )
+        for row in rows
+        if not row["refusal"]
+    ]
+    found = fit(times, bodies, STARTS["lab"], name="lab")
+    say(f"fitted to {len(times)} times, mean error {found.mean_error:.1%}: {found.model.text}")
+    return found.model
+
+
+def measured(name: str, topology: Topology, rounds: int) -> tuple[Model, list[Cell]]:
+    """Fit, plan, measure."""
+    scale = chosen_scale(topology)
+    network = scaled(topology, scale)
+    problems = {each: Problem(topology=network, collective=each) for each in COLLECTIVES}
+    cells: list[Cell] = []
+    with standing("sizes", topology, scale) as lab, tempfile.TemporaryDirectory() as directory:
+        routed = draw(topology, scale).routed
+        bodies: dict[str, Sequence[Schedule | Forest]] = {}
+        rows: list[dict[str, Any]] = []
+        for collective, problem in problems.items():
+            names = FITTED_WITH[collective]
+            say(f"{name}: {collective} by {', '.join(names)}, to fit a model")
+            rows += bench(lab, collective, FITTED, names, rounds)
+            bodies |= {f"{collective} {each}": (routed(body_of(problem, each)),) for each in names}
+        model = fitted(rows, bodies)
+        for collective, problem in problems.items():
+            folder = Path(directory) / f"{collective}"
+            made = plan_set(problem, SIZES, model=model, effort="high").plans
+            write_plan_set(made, folder)
+            served = with_routes(problem)
+            say(f"{name}: {collective} by {len(made.plans)} plans, {len(served)} algorithms and gloo")
+            rows = bench(lab, collective, SIZES, [str(folder), *served, "native"], rounds)
+            predicted = {each.size_bytes: each.simulated_seconds * 1e6 for each in made.sizes}
+            for size in SIZES:
+                found = {
+                    row["algorithm"]: row for row in rows if row["size_bytes"] == size and not row["refusal"]
+                }
+                cells.append(cell(name, collective, size, found, predicted[size]))
+    return model, cells
+
+
+def cell(
+    network: str, collective: Collective, size: int, rows: dict[str, dict[str, Any]], predicted_us: float
+) -> Cell:
+    """One size: the plan beside the fastest of all others."""
+    (ours,) = [name for name in rows if "/" in name]
+    rival = min((name for name in rows if name != ours), key=lambda name: rows[name]["time_us"])
+    return Cell(
+        network=network,
+        collective=collective,
+        size_bytes=size,
+        plan_us=rows[ours]["time_us"],
+        predicted_us=predicted_us,
+        rival=rival,
+        rival_us=rows[rival]["time_us"],
+        native_us=rows["native"]["time_us"],
+        spread=rows[ours]["slowest_us"] / rows[ours]["fastest_us"] - 1,
+        wrong=sum(row["wrong"] for row in rows.values()),
+    )
+
+
+def table(cells: Sequence[Cell], models: Sequence[str]) -> Table:
+    """All cells, and in how many the goals hold."""
+    ahead = sum(each.plan_us <= each.rival_us * 1.05 for each in cells)
+    right = sum(abs(each.predicted_us / each.plan_us - 1) <= 0.15 for each in cells)
+    return Table(
+        title="Plans of sizes, measured",
+        header=(
+            "network",
+            "collective",
+            "size",
+            "plan",
+            "predicted",
+            "error",
+            "rounds",
+            "gloo",
+            "best other",
+            "",
+        ),
+        rows=[
+            (
+                each.network,
+                each.collective.value,
+                short_size(each.size_bytes),
+                number(each.plan_us / 1e6, unit="s"),
+                number(each.predicted_us / 1e6, unit="s"),
+                f"{100 * (each.predicted_us / each.plan_us - 1):+.0f}%",
+                f"{100 * each.spread:.0f}%",
+                number(each.native_us / 1e6, unit="s"),
+                f"{number(each.rival_us / 1e6, unit='s')} ({100 * (each.rival_us / each.plan_us - 1):+.0f}%)",
+                each.rival,
+            )
+            for each in cells
+        ],
+        notes=[
+            f"* At least as fast as the best of all others, within 5%: {ahead} of {len(cells)}.",
+            f"* Predicted within 15%: {right} of {len(cells)}.",
+            f"* Wrong elements: {sum(each.wrong for each in cells)}.",
+            *(f"* {model}." for model in models),
+        ],
+    )
+
+
+HEAD = """# Plans of sizes on real sockets
+
+`python benchmarks/lab_sizes.py --rounds {rounds} --write` regenerates this page (Linux, root).
+{machine}, 8 ranks over gloo.
+
+On each network a time model is fitted to a few algorithms at 4 KiB, 64 KiB, 1 MiB and 16 MiB; with it plans are made
+for the sizes of the table, and these, every algorithm of the catalogue that has routes, and gloo's own collective are
+timed in one run, round by round. A time is the median over the rounds of the slowest rank; "rounds" is by how much the
+slowest round of the plan was above its fastest one, "best other" how much more than the plan the fastest of all others
+took.
+
+"""
+
+
+def pages(names: Sequence[str], rounds: int) -> Iterator[Table]:
+    networks = topologies()
+    cells: list[Cell] = []
+    models = []
+    for name in names:
+        model, found = measured(name, networks[name], rounds)
+        cells += found
+        models.append(f"{name}: {model.text}")
+    yield table(cells, models)
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--only", action="append", choices=NETWORKS, help="may be repeated")
+    parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
+    options = parser.parse_args(arguments)
+    found = [each.markdown() for each in pages(options.only or NETWORKS, options.rounds)]
+    page = HEAD.format(rounds=options.rounds, machine=machine()) + "\n".join(found)
+    print(page)
+    if options.write:
+        PAGE.write_text(page)
+
+
+if __name__ == "__main__":
+    main()
