@@ -9,12 +9,11 @@ from fractions import Fraction
 import highspy
 import numpy as np
 import pytest
-from hypothesis import HealthCheck, assume, given, settings
-from hypothesis import strategies as st
+from hypothesis import HealthCheck, given, settings
 
 from coppice.bounds import Problem
 from coppice.bounds.together.check import check_together
-from coppice.bounds.together.demands import CARRIED, GroupDemand
+from coppice.bounds.together.demands import GroupDemand
 from coppice.bounds.together.describe import limit_words, shares_of, together_record
 from coppice.bounds.together.least import TogetherBound, least_time
 from coppice.collectives import Collective
@@ -24,7 +23,7 @@ from coppice.schedule.loads import body_loads
 from coppice.topology.model import NodeKind, Topology
 from coppice.topology.operations import subset
 from coppice.topology.presets import preset
-from reference.strategies import BALANCED_FAMILIES, boxes, symmetric, topologies
+from support.group_cases import cases
 
 relaxed = settings(
     max_examples=20,
@@ -36,25 +35,6 @@ GB = Fraction(10**9)
 
 def demand(name: str, collective: str, groups: list[list[int]], size: Fraction = GB) -> GroupDemand:
     return GroupDemand(name, collective, np.array(groups, dtype=np.int64), [size] * len(groups))
-
-
-@st.composite
-def cases(draw: st.DrawFn, collectives: tuple[str, ...] = CARRIED) -> tuple[Topology, list[GroupDemand]]:
-    """A small topology with one or two kinds of groups on some of its ranks."""
-    topology = draw(topologies((*BALANCED_FAMILIES, boxes, symmetric), most=7))
-    assume(topology.num_nodes <= 8)
-    found = []
-    for number in range(draw(st.integers(1, 2))):
-        order = draw(st.permutations(range(topology.num_ranks)))
-        size = draw(st.integers(2, max(2, topology.num_ranks)))
-        if size > topology.num_ranks:
-            continue
-        count = draw(st.integers(1, topology.num_ranks // size))
-        groups = [list(order[k * size : (k + 1) * size]) for k in range(count)]
-        sizes = [Fraction(draw(st.integers(1, 9)) * 10**9) for _ in groups]
-        name = draw(st.sampled_from(collectives))
-        found.append(GroupDemand(f"d{number}", name, np.array(groups, dtype=np.int64), sizes))
-    return topology, found
 
 
 def serving(topology: Topology, one: GroupDemand) -> set[tuple[int, int]]:

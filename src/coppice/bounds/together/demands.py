@@ -159,8 +159,17 @@ def needs_of_components(
     # Into the sets; what groups have outside of all sets is then another matter, and counted set by set
     entering: bool,
 ) -> NDArray[np.float64]:
-    """Bytes that must cross between the sets of each part, for groups within one part."""
+    """Bytes that must cross between the sets of each part; of groups of several parts, set by set."""
     sets = level[topology.rank_nodes][demand.groups]
+    met = np.where(sets >= 0, part[sets], -1)
+    within = (met == met[:, :1]).all(axis=1)
+    if not within.all():
+        ways = [_only(demand, within), _only(demand, ~within)]
+        alone = needs_of_sets(topology, ways[1], level, entering=entering)
+        apart = summed(part, alone, int(part.max()) + 1)
+        if not within.any():
+            return apart
+        return apart + needs_of_components(topology, ways[0], level, part, entering=entering)
     sizes = np.array([float(size) for size in demand.size_bytes])
     total, parts = int(level.max()) + 1, int(part.max()) + 1
     if demand.collective == "send":
@@ -178,6 +187,12 @@ def needs_of_components(
     first = np.full(len(sets), 0)
     first[group] = part[number]
     return summed(first, factor * split * sizes, parts)
+
+
+def _only(demand: GroupDemand, chosen: NDArray[np.bool_]) -> GroupDemand:
+    """Some groups of a demand."""
+    sizes = [size for size, taken in zip(demand.size_bytes, chosen.tolist(), strict=True) if taken]
+    return GroupDemand(demand.name, demand.collective, demand.groups[chosen], sizes)
 
 
 def needed_bytes(demand: GroupDemand, place: NDArray[np.int64], *, entering: bool) -> Fraction:

@@ -8,7 +8,8 @@ whole (one-way gossip: Harary and Schwenk 1974). If members are outside of the s
 members once, and an all-reduce enters and leaves each set once. Blocks of an all-to-all and sends cross from set to
 set. Whatever demands are looked at, the sum of their bytes over the capacity of the links that enter (or leave) the
 sets and can serve one of them is a time that nothing beats. The largest over GPUs, boxes, what hangs on each tier of
-switches, and over sets of these that groups join, is found in floating point and counted exactly.
+switches, over sets of these that all groups or those of one kind join, and over the narrowest cut of each group, is
+found in floating point and counted exactly.
 """
 
 from __future__ import annotations
@@ -31,6 +32,7 @@ from coppice.bounds.together.demands import (
     summed,
     usable_links,
 )
+from coppice.bounds.together.narrowest import narrowest_cuts
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology
@@ -87,7 +89,7 @@ def least_time(
     usable = usable_links(topology, kept)
     subsets = [chosen for size in range(1, len(kept) + 1) for chosen in combinations(range(len(kept)), size)]
     found: list[tuple[float, NDArray[np.int64], tuple[int, ...], bool, NDArray[np.int64]]] = []
-    for level in divisions(topology):
+    for level in (*divisions(topology), *narrowest_cuts(topology, kept)):
         for entering in (True, False):
             alone = [needs_of_sets(topology, demand, level, entering=entering) for demand in kept]
             for chosen in subsets:
@@ -96,13 +98,17 @@ def least_time(
                 found.append(_most(total, room, level, chosen, np.arange(len(room)), entering=entering))
                 if in_network:
                     continue
-                part = _joined_sets(topology, level, [kept[number] for number in chosen])
-                together = np.sum(
-                    [needs_of_components(topology, kept[n], level, part, entering=entering) for n in chosen],
-                    axis=0,
-                )
-                of_part = summed(part, room, len(together))
-                found.append(_most(together, of_part, level, chosen, part, entering=entering))
+                for joining in dict.fromkeys((chosen, *((number,) for number in chosen))):
+                    part = _joined_sets(topology, level, [kept[number] for number in joining])
+                    together = np.sum(
+                        [
+                            needs_of_components(topology, kept[n], level, part, entering=entering)
+                            for n in chosen
+                        ],
+                        axis=0,
+                    )
+                    of_part = summed(part, room, len(together))
+                    found.append(_most(together, of_part, level, chosen, part, entering=entering))
     top = max(each[0] for each in found)
     for value, level, chosen, entering, numbers in found:
         if value >= top * (1 - 1e-9) and value > 0:
