@@ -204,19 +204,9 @@ def left_out_tables(folder: Path) -> list[Table]:
     )
     for (framework, gpu), ratios in sorted(kinds.items()):
         if len(ratios) >= FEWEST:
-            low, high = (math.exp(each) for each in quantiles_of(ratios))
+            low, high = (math.exp(float(each)) for each in np.quantile(ratios, (0.1, 0.9)))
             by_kind.rows.append((framework, gpu, str(len(ratios)), f"{low:.3f}", f"{high:.3f}"))
     return [by_source, by_kind, _coverage_table(runs, found), _likeness_table(runs, found)]
-
-
-def quantiles_of(ratios: Sequence[float]) -> tuple[float, float]:
-    """Between which 80% of a new run's ratios are expected.
-
-    Of n runs that are alike a new one falls below the k-th with a chance of k / (n + 1) (Vovk et al., 2005), so that
-    tenths are at (n + 1) / 10 and not at the quantiles of the n runs themselves, which are too near by one run.
-    """
-    low, high = np.quantile(ratios, (0.1, 0.9), method="weibull")
-    return float(low), float(high)
 
 
 def kinds_of(run: Run) -> tuple[tuple[str, str], ...]:
@@ -236,7 +226,7 @@ def _coverage_table(runs: Sequence[Run], errors: Sequence[float]) -> Table:
             for wanted in own
         ]
         like = next((each for each in others if len(each) >= FEWEST), others[-1])
-        low, high = quantiles_of(like)
+        low, high = np.quantile(like, (0.1, 0.9))
         within[i] = low <= ratios[i] <= high
     result = Table(title="Runs within their range of 80%", header=("framework", "runs", "within"))
     names = np.asarray([own[0][0] for own in kinds])

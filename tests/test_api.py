@@ -231,6 +231,7 @@ class TestWrongArguments:
         "model": (("nccl-2.30",), {}),
         "placement": (("star",), {"axes": "dp=8", "reduce": "dp"}),
         "plan": (("star", "all_gather"), {"ring": False}),
+        "plan_groups": (("star",), {"groups": "tp=4,dp=2"}),
         "plan_set": (("star", "all_gather"), {"sizes": "1K"}),
         "read_logs": (("FILE",), {}),
         "read_plan": (("FILE",), {}),

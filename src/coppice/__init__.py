@@ -12,6 +12,7 @@ collective on it; every verb takes what the others return::
     coppice.plan(cluster, "all_reduce", sizes="64K")     the plan that is fastest at sizes
     plans = coppice.plan_set(cluster, "all_reduce", sizes="1K:4G")    few plans, each for a range: plans.at("64K")
     plans.save("plans"); coppice.read_plan_set("plans")  its folder, which every verb takes as well
+    coppice.plan_groups(cluster, groups="tp=8,dp=2")     all groups of a job at once: a plan each, which share the links
     coppice.simulate(result, "64M")                      when every message runs, at a size; "1K:1G" for many
     coppice.compare(cluster, "all_reduce", sizes="1K:4G")    every algorithm at every size, beside the limits
     coppice.synthesize(cluster, "all_gather", method="tacos")    by a published method, beside the bound
@@ -86,7 +87,7 @@ if TYPE_CHECKING:
     from coppice.verbs import switch, train, tune
     from coppice.verbs.bench import bench
     from coppice.verbs.bounding import bound
-    from coppice.verbs.planning import plan, plan_set
+    from coppice.verbs.planning import plan, plan_groups, plan_set
     from coppice.verbs.simulating import compare, select, simulate
 
 _LAZY = {
@@ -138,6 +139,7 @@ _LAZY = {
     "load": "coppice.topology.load",
     "placement": "coppice.comparison.placing",
     "plan": "coppice.verbs.planning",
+    "plan_groups": "coppice.verbs.planning",
     "plan_set": "coppice.verbs.planning",
     "read_logs": "coppice.logs.reading",
     "read_plan": "coppice.schedule.files.plan_file",
@@ -205,6 +207,7 @@ __all__ = [
     "model",
     "placement",
     "plan",
+    "plan_groups",
     "plan_set",
     "read_logs",
     "read_plan",

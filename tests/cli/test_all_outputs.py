@@ -51,10 +51,16 @@ RUNS = {
     ),
     "bound-groups": (
         "bound dgx-a100 --boxes 2 --groups tp=8,dp=2",
-        "bound dgx-a100 --boxes 2 --groups tp=8,pp=2 --workload gpt-7.5b --global-batch 32",
+        "bound dgx-a100 --boxes 2 --groups tp=8,pp=2 --job gpt-7.5b --global-batch 32",
+    ),
+    "plan-groups": (
+        "plan dgx-a100 --groups tp=4,dp=2",
+        "plan dgx-a100 --boxes 2 --groups tp=8,pp=2 --job gpt-7.5b --global-batch 32",
     ),
     "plan": (
         f"plan {STAR} -c all_gather",
+        f"plan {STAR} -c all_reduce --deterministic",
+        f"plan {STAR} -c all_reduce --deterministic --size 1K",
         f"plan {STAR} -c all_reduce --sizes 1K,1M",
         f"plan {STAR} -c broadcast --algorithm binary",
         "plan mi250 -c all_gather --trees 2",
@@ -156,7 +162,7 @@ RUNS = {
     "switch-model": ("switch model --loss 0.001", "switch model switchml --slots 32 --split ring"),
     "switch-model-sweep": ("switch model --sweep workers", "switch model switchml,atp --sweep loss"),
     "switch-model-cluster": ("switch model sharp@*,nvls --topology fat-tree --split forest",),
-    "switch-place": ("switch place fat-tree --budget 1 --job 0-7 --job 8-15",),
+    "switch-place": ("switch place fat-tree --budget 1 --job-ranks 0-7 --job-ranks 8-15",),
     "switch-check": ("switch check --elements 2",),
     "switch-export": ("switch export --to p4 --workers 4 --slots 16 --values 256 -o rack",),
 }

@@ -54,8 +54,8 @@ def test_groups_at_once_are_bounded(run: Run) -> None:
 def test_iterations_are_bounded(run: Run, tmp_path: Path) -> None:
     path = tmp_path / "job.toml"
     path.write_text(JOB)
-    of_file = run("bound", *CLUSTER, "--workload", str(path), "--json").json
-    options = ("--groups", "tp=8,pp=2,dp=2", "--workload", "gpt-7.5b", "--global-batch", "32")
+    of_file = run("bound", *CLUSTER, "--job", str(path), "--json").json
+    options = ("--groups", "tp=8,pp=2,dp=2", "--job", "gpt-7.5b", "--global-batch", "32")
     assert run("bound", *CLUSTER, *options, "--json").json == of_file
     assert {each["name"] for each in of_file["demands"]} == {"tp", "pp forward", "pp backward", "dp"}
     whole = run("train", "estimate", str(path), "--json").json
@@ -70,9 +70,9 @@ def test_iterations_are_bounded(run: Run, tmp_path: Path) -> None:
         (("--groups", "tp=8,xp=2"), "expected `--groups` such as"),
         (("--groups", "tp=8,dp=4", "--root", "1"), "leave these out"),
         (("--groups", "tp=8,dp=4", "-c", "broadcast"), "one of all_reduce"),
-        (("--groups", "tp=8,pp=3", "--workload", "gpt-7.5b"), "expected"),
-        (("--global-batch", "8"), "with --workload"),
-        (("--workload", "gpt-7.5x"), "gpt-7.5b"),
+        (("--groups", "tp=8,pp=3", "--job", "gpt-7.5b"), "expected"),
+        (("--global-batch", "8"), "with `--job`"),
+        (("--job", "gpt-7.5x"), "gpt-7.5b"),
     ],
 )
 def test_what_is_no_job_is_refused(run: Run, words: tuple[str, ...], message: str) -> None:
@@ -91,7 +91,7 @@ def test_collectives_change_what_sums_take(run: Run) -> None:
     assert len({each["compute"] for each in parts.values()}) == 1
     assert len({each["gradients"] for each in parts.values()}) == 3
     bound = run(
-        "bound", *CLUSTER, "--groups", "tp=8,dp=4", "--workload", "gpt-7.5b", "--global-batch", "16", "--json"
+        "bound", *CLUSTER, "--groups", "tp=8,dp=4", "--job", "gpt-7.5b", "--global-batch", "16", "--json"
     )
     for name in ("nccl", "forest"):
         assert bound.json["least_seconds"] <= parts[name]["tensor"] + parts[name]["gradients"]

@@ -84,7 +84,7 @@ PRINTING = {
     "placement": ("placement star --set gpus=4 --hierarchy node=2,gpu=2 --axes dp=2,tp=2 --reduce dp,tp",),
     "switch place": (
         "switch place fat-tree --budget 4",
-        "switch place fat-tree --budget 1 --job 0-7 --job 8-15",
+        "switch place fat-tree --budget 1 --job-ranks 0-7 --job-ranks 8-15",
     ),
     "compile": (f"compile {EXAMPLES}/language/all_reduce_ring.py",),
     "synthesize": ("synthesize ring --set gpus=4 -c all_gather --method tacos",),

@@ -50,7 +50,7 @@ COMMANDS = {
     "bound": Place(
         "coppice.cli.bound:bound", "Print the optimal rate of a collective, and its bottleneck cut."
     ),
-    "plan": Place("coppice.cli.plan:plan", "Plan a collective, verify the plan, print its rate."),
+    "plan": Place("coppice.cli.plan.command:plan", "Plan a collective, verify the plan, print its rate."),
     "synthesize": Place(
         "coppice.cli.synthesize:synthesize", "Find a schedule by a published method, and rate it."
     ),

@@ -27,7 +27,7 @@ from coppice.text import (
     short_size,
     time_text,
 )
-from coppice.verbs.bounding import GB, GroupOptions
+from coppice.verbs.bounding import GB, GroupBoundOptions
 
 if TYPE_CHECKING:
     from coppice.bounds.figures import BoundFigures
@@ -36,12 +36,12 @@ if TYPE_CHECKING:
 
 
 @with_options(
-    "topology boxes collective root weights sizes model trees groups workload global_batch ranks relays in_network "
+    "topology boxes collective root weights sizes model trees groups job global_batch ranks relays in_network "
     "rates settings round_digits output as_json"
 )
 def bound(
     asked: ProblemOptions,
-    options: GroupOptions,
+    options: GroupBoundOptions,
     *,
     sizes: Annotated[
         str | None,
@@ -80,7 +80,7 @@ def bound(
       coppice bound dgx-a100 --boxes 2 --collective all_gather --size 1K:4G:16
       coppice bound dgx-a100 --boxes 4 --ranks 0-15 --json
       coppice bound torus --set dims=4x4x4 --collective all_to_all
-      coppice bound dgx-h100 --boxes 128 --groups tp=8,pp=8,dp=16 --workload gpt-175b --global-batch 1024
+      coppice bound dgx-h100 --boxes 128 --groups tp=8,pp=8,dp=16 --job gpt-175b --global-batch 1024
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.bounds.figures import bound_figures, bound_record
     from coppice.planners.choice import trees_and_tolerance
@@ -90,7 +90,7 @@ def bound(
 
     if sizes is None and (model is not None or output is not None):
         raise InputError("expected --model and -o with --size, found one alone: give the sizes.")
-    if options.groups is not None or options.workload is not None:
+    if options.at_once:
         if sizes is not None:
             raise InputError("expected groups of a job at once, found --size with them: leave it out.")
         if trees is not None or asked.root is not None or asked.weights is not None:
@@ -99,8 +99,6 @@ def bound(
             )
         _print_together(asked, options, as_json=as_json)
         return
-    if options.global_batch is not None:
-        raise InputError("expected --global-batch with --workload, found it alone: name a job.")
     if sizes is not None and options.in_network:
         raise InputError("expected --size without --in-network, found both: leave one out.")
     count, tolerance = trees_and_tolerance(trees)
@@ -152,7 +150,7 @@ def _times_table(times: list[LeastTime]) -> list[str]:
     return columns(rows, "rrrl", max_width=terminal_width())
 
 
-def _print_together(asked: ProblemOptions, options: GroupOptions, *, as_json: bool) -> None:
+def _print_together(asked: ProblemOptions, options: GroupBoundOptions, *, as_json: bool) -> None:
     """The least time of all groups at once, checked by itself."""
     from coppice.bounds.together.describe import limit_words, shares_of, together_record
 

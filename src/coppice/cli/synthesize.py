@@ -11,7 +11,7 @@ import typer
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import ProblemOptions
 from coppice.cli.output import Stages, print_fields, print_json, to_stdout
-from coppice.cli.plan import plan_fields
+from coppice.cli.plan.command import plan_fields
 from coppice.errors import InputError
 from coppice.options import option, parse_settings
 from coppice.options.names import SYNTHESIS_METHODS
@@ -171,18 +171,15 @@ def _chunks(text: str | None) -> int | None:
 
 def _write_groups(found: GroupPlans, output: Path) -> None:
     """The list of jobs, and beside it the plan of each group."""
-    import json
-
-    from coppice.files import write_atomically
+    from coppice.schedule.files.jobs_file import JobRow, write_jobs
     from coppice.schedule.files.plan_file import write_plan
 
     jobs = []
     for number, plan in enumerate(found.plans):
         path = output.with_name(f"{output.stem}-{number}.json")
         write_plan(plan, path)
-        jobs.append({"name": f"group {number}", "plan": path.name, "size": "64M"})
-    text = json.dumps({"format": "coppice-jobs", "version": 1, "jobs": jobs}, indent=1)
-    write_atomically(output, f"{text}\n".encode())
+        jobs.append(JobRow(name=f"group {number}", plan=path.name, size="64M"))
+    write_jobs(jobs, output)
 
 
 def _fields(result: SynthesizedResult) -> list[tuple[str, str]]:

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 from coppice.cli.options.declaring import with_options
 from coppice.cli.output import Stages, print_fields, print_json, print_note
-from coppice.cli.plan_set import verify_set
+from coppice.cli.plan.sets import verify_set
 from coppice.errors import InputError
 from coppice.export.formats import MSCCL_RUNTIMES
 from coppice.files import file_name
@@ -109,7 +109,7 @@ def verify(
         stages.begin("reading the plan")
         loaded = decode_plan(data, name=name)
         stages.begin("verifying the plan")
-        report = verify_plan(loaded)
+        report = verify_plan(loaded, sums=True)
     if as_json:
         print_json("verify", report_record(loaded, report))
     else:
@@ -212,6 +212,7 @@ def report_record(plan: Plan, report: Report) -> VerificationJson:
         "optimal": report.optimal,
         "ordered": report.ordered,
         "deadlock_free": report.deadlock_free,
+        "sums": None if report.sums is None else report.sums.record(),
         "checked": report.checked,
     }
 
@@ -235,6 +236,8 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
         fields.append(("deadlock", "none, even with room for a single message per connection"))
     if report.ordered:
         fields.append(("operands", "added up in the order of ranks"))
+    if report.sums is not None:
+        fields.append(("sums", report.sums.words))
     fields.append(("redundant bytes", percent_text(report.redundant) if report.redundant else "none"))
     if plan.bound is not None:
         fields.append(("bound", report.proof_in_words))

@@ -57,6 +57,7 @@ def plan_set(
     least_gain: float = LEAST_GAIN,
     model: Model | str | os.PathLike[str] | None = None,
     effort: str = "normal",
+    deterministic: bool = False,
     on_stage: Callable[[str], None] | None = None,
     **options: Any,
 ) -> PlannedSet:
@@ -68,6 +69,7 @@ def plan_set(
         least_gain: The plan changes only for what gains more than this share.
         model: What messages cost: a model or its name; None is the default.
         effort: As :func:`coppice.comparison.planned.plan_for` takes it.
+        deterministic: As well: all plans of the set add in the same order.
         on_stage: Called with a few words as each stage begins, for progress.
         options: All other arguments of :func:`coppice.planners.planning.plan`.
 
@@ -92,7 +94,16 @@ def plan_set(
         runs.extend(_runs(made, wanted, fewest_changes(table, least_gain), time_us))
         return preferred(made, wanted, time_us)
 
-    single = plan_for(problem, sizes, model=model, effort=effort, take=take, on_stage=on_stage, **options)
+    single = plan_for(
+        problem,
+        sizes,
+        model=model,
+        effort=effort,
+        deterministic=deterministic,
+        take=take,
+        on_stage=on_stage,
+        **options,
+    )
     posed = ("collective", "root", "weights", "demands")
     left = planner_options({name: value for name, value in options.items() if name not in posed})
     made: dict[int, Plan] = {id(single.preferred.taken): single.result.plan}

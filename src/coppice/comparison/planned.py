@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from hashlib import sha256
+from math import inf
 from typing import Any
 
 import numpy as np
@@ -14,7 +15,8 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
-from coppice.comparison.at_size import EFFORTS, SizeSearch
+from coppice.comparison.at_size import EFFORTS, Effort, SizeSearch
+from coppice.comparison.deterministic import adds_in_pairs, none_adds_in_pairs, require_pairs
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
@@ -43,19 +45,26 @@ class SizedPlan:
     result: PlannedResult  # The verified plan
     preferred: Preferred  # How the alternatives compare
     least: Mapping[int, LeastTime]  # The least time of each size
+    # The fastest that was found at each size of those that add in any order, where the plan must be deterministic
+    in_any_order: Mapping[int, tuple[str, float]] = field(default_factory=dict)
 
     def gap(self, size_bytes: int) -> float:
         """Share by which the plan takes longer than the least time at a size (0: nothing is faster)."""
         return gap_over(self.least[size_bytes].time_us, self.preferred.time_us[size_bytes])
 
 
+_ROUNDING = 1e-9
+"""What sums of times in floating point may be off by; the least ones are exact."""
+
+
 def gap_over(least_us: float, time_us: float) -> float:
     """Share by which a time is longer than the least one; 0 where nothing takes any time.
 
-    >>> gap_over(10.0, 12.5), gap_over(0.0, 0.0)
-    (0.25, 0.0)
+    >>> gap_over(10.0, 12.5), gap_over(10.0, 10.0 + 1e-12), gap_over(0.0, 0.0)
+    (0.25, 0.0, 0.0)
     """
-    return max(0.0, time_us / least_us - 1) if least_us else 0.0
+    gap = time_us / least_us - 1 if least_us else 0.0
+    return gap if gap > _ROUNDING else 0.0
 
 
 def plan_for(
@@ -64,6 +73,7 @@ def plan_for(
     *,
     model: Model | str | os.PathLike[str] | None = None,
     effort: str = "normal",
+    deterministic: bool = False,
     take: Taker = preferred,
     **options: Any,
 ) -> SizedPlan:
@@ -78,6 +88,7 @@ def plan_for(
         sizes: Sizes M in bytes, as a list or as text such as ``"1M"`` or ``"1K:1G"``.
         model: What messages cost: a model or its name; None is the default.
         effort: One of :data:`EFFORTS`.
+        deterministic: Take only what adds in one order (:mod:`coppice.comparison.deterministic`).
         take: Takes one of all that was looked at, by what each takes at the sizes.
         options: All other arguments of :func:`coppice.planners.planning.plan`.
 
@@ -110,32 +121,51 @@ def plan_for(
     )
     least = {size: times.at(size) for size in wanted}
     found: list[Preferred] = []
-
+    in_any_order: dict[int, tuple[str, float]] = {}
     known: dict[tuple[int, int], float] = {}
+    bodies: dict[int, Forest | Schedule] = {}  # live as long as this call: times are known by identity
 
     def time_us(body: Forest | Schedule, size_bytes: int) -> float:
-        key = id(body), size_bytes  # bodies live as long as this call
+        key = id(bodies.setdefault(id(body), body)), size_bytes
         if key not in known:
             known[key] = fastest(body, size_bytes, model=assumed, keep_hops=False).time_us
         return known[key]
+
+    def searched(
+        made: Sequence[Alternative], limits: Mapping[int, float], budget: Effort
+    ) -> list[Alternative]:
+        search = SizeSearch(posed, assumed, tuple(made), time_us, budget, plain=bound_of(posed), say=say)
+        return [each for size in wanted for each in search.at(size, limits[size])]
 
     def choose(variants: Iterator[Alternative]) -> Alternative:
         made = _unlike(variants)
         say(f"simulating trees at {plural(len(wanted), 'size')}")
         best = {size: min(time_us(one.made.body, size) for one in made) for size in wanted}
-        if not any(options.get(name) for name in _CLOSED):
+        if not is_closed(options):
             say("trying the algorithms of the catalogue")
             limits = {size: least[size].time_us * NEAR for size in wanted}
             budget = EFFORTS[effort]
             made += _of_the_catalogue(posed, assumed, best, limits, budget.catalogue, relaying=relaying)
-            search = SizeSearch(posed, assumed, tuple(made), time_us, budget, plain=bound_of(posed), say=say)
-            for size in wanted:
-                made += search.at(size, limits[size])
+            made += searched(made, limits, budget)
+            if deterministic:
+                in_any_order.update(preferred(made, wanted, time_us).fastest)
+                say("trying algorithms that add in one order")
+                none = dict.fromkeys(wanted, inf)
+                made += _of_the_catalogue(
+                    posed, assumed, none, limits, budget.catalogue, relaying=relaying, keep=adds_in_pairs
+                )
+                made = [each for each in made if adds_in_pairs(each.made.body)]
+                if not made:
+                    raise none_adds_in_pairs(posed)
+                ordered = searched(made, limits, replace(budget, growing=0))
+                made += [each for each in ordered if adds_in_pairs(each.made.body)]
+        elif deterministic:
+            require_pairs(made[0].made.body, made[0].name)
         found.append(take(made, wanted, time_us))
         return found[-1].taken
 
     result = plan(posed, choose=choose, **options)
-    return SizedPlan(result=result, preferred=found[-1], least=least)
+    return SizedPlan(result=result, preferred=found[-1], least=least, in_any_order=in_any_order)
 
 
 def _unlike(variants: Iterator[Alternative]) -> list[Alternative]:
@@ -163,8 +193,9 @@ def _trees_of(forest: Forest) -> tuple[object, ...]:
     return (images, *(each.tobytes() for each in (*columns, *paths)))
 
 
-_CLOSED = ("algorithm", "trees", "tolerance", "in_network")
-"""Options that leave nothing open."""
+def is_closed(options: Mapping[str, Any]) -> bool:
+    """Whether options name the plan that is meant, so that nothing is left open."""
+    return any(options.get(name) for name in ("algorithm", "trees", "tolerance", "in_network"))
 
 
 def planner_options(options: Mapping[str, Any]) -> dict[str, Any]:
@@ -172,7 +203,7 @@ def planner_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
     Where nothing says which algorithm is meant, GPUs that may relay are for those of the catalogue that need it.
     """
-    if any(options.get(name) for name in _CLOSED):
+    if is_closed(options):
         return dict(options)
     return {name: value for name, value in options.items() if name != "relay_gpus"}
 
@@ -185,6 +216,7 @@ def _of_the_catalogue(
     budget: int,
     *,
     relaying: bool,
+    keep: Callable[[Forest | Schedule], bool] | None = None,
 ) -> list[Alternative]:
     """The algorithm of the catalogue that is fastest at each size, where one beats the best so far.
 
@@ -195,6 +227,7 @@ def _of_the_catalogue(
         best: Least time so far at each size.
         limits: A time at each size that is good enough.
         relaying: Where an algorithm needs it, GPUs may pass on what is not theirs.
+        keep: Whether a schedule will do, with its ranks as they are numbered.
     """
     plain, known = bound_of(problem), dict(best)
     taken: dict[int, Alternative] = {}
@@ -202,7 +235,7 @@ def _of_the_catalogue(
     ranks = problem.topology.num_ranks
     expected = ranks if problem.collective.rooted else ranks**2
     own = optimal_planner(problem.collective)
-    for variant in candidates(problem, order="both") if budget else ():
+    for variant in candidates(problem, order="both" if keep is None else "rank") if budget else ():
         if variant.algorithm == own:
             continue
         if budget < expected or all(known[size] <= limits[size] for size in known):
@@ -217,6 +250,8 @@ def _of_the_catalogue(
         if alike in seen:
             continue
         seen.add(alike)
+        if keep is not None and not keep(body):
+            continue
         for size in known:
             if known[size] <= limits[size] or _least_busy_us(bodies, size, model) >= known[size]:
                 continue

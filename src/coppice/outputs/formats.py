@@ -31,6 +31,7 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     "bound": OutputFormat("planning:BoundAtSizesJson", ("bound",)),
     "bound-groups": OutputFormat("planning:GroupsBoundJson", ("bound --groups",)),
     "plan": OutputFormat("planning:PlanJson", ("plan",)),
+    "plan-groups": OutputFormat("planning:GroupPlansJson", ("plan --job JOB",)),
     "plan-set": OutputFormat("planning:PlannedSetJson", ("plan -o FOLDER/",)),
     "plan-repair": OutputFormat("planning:RepairedPlanJson", ("plan --repair",)),
     "synthesize": OutputFormat("synthesis:SynthesizedJson", ("synthesize",)),

@@ -17,16 +17,14 @@ from math import isfinite
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
-from coppice.decoding import decode_json
 from coppice.display import Brief
 from coppice.errors import InputError
-from coppice.files import read_bytes
 from coppice.rows import offsets
+from coppice.schedule.files.jobs_file import decode_jobs
 from coppice.schedule.files.plan_file import read_plan
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, Routes, messages_of
@@ -415,26 +413,6 @@ def _shared_links(
     return found
 
 
-FORMAT = "coppice-jobs"
-
-VERSION = 1
-
-
-class _JobRow(msgspec.Struct, forbid_unknown_fields=True):
-    name: str
-    plan: str
-    size: str | int
-    start_us: float = 0.0
-    pieces: int | None = None
-
-
-class _JobsFile(msgspec.Struct, forbid_unknown_fields=True):
-    format: str
-    version: int
-    jobs: list[_JobRow]
-    topology: str | None = None
-
-
 def read_jobs(path: Path, *, model: Model, pieces: int | None) -> tuple[list[Job], Topology | None]:
     """Read a jobs file: its jobs with their plans, and its cluster.
 
@@ -443,12 +421,7 @@ def read_jobs(path: Path, *, model: Model, pieces: int | None) -> tuple[list[Job
         model: For the number of pieces that is the best.
         pieces: Pieces of jobs that name no number; None is the best for each alone.
     """
-    data = read_bytes(path, what="the jobs", hint="check the name")
-    words = f"expected jobs as docs/simulation.md describes in {path}, found"
-    document = decode_json(data, _JobsFile, lambda fault: f"{words}: {fault.rstrip('.')}.")
-    if (document.format, document.version) != (FORMAT, VERSION):
-        found = f"{document.format[:40]!r}, version {document.version}"
-        raise InputError(f'expected format "{FORMAT}", version {VERSION} in {path}, found {found}.')
+    document = decode_jobs(path)
     jobs = []
     for place, row in enumerate(document.jobs):
         plan = read_plan(path.parent / row.plan)

@@ -14,6 +14,7 @@ from coppice.options.calls import verb
 from coppice.options.shared import BatchOption, InNetworkOption, ModelOption, RelaysOption, RootOption
 
 if TYPE_CHECKING:
+    from coppice.bounds.together.demands import GroupDemand
     from coppice.bounds.together.least import TogetherBound
     from coppice.simulation.least_time import LeastTime
     from coppice.topology.model import Topology
@@ -22,7 +23,7 @@ GB = 10**9
 
 
 class GroupOptions(Struct, frozen=True, kw_only=True):
-    """Groups of a training job, whose collectives are bounded at once."""
+    """Groups of a training job that exchange at once."""
 
     groups: Annotated[
         str | None,
@@ -32,46 +33,65 @@ class GroupOptions(Struct, frozen=True, kw_only=True):
             metavar="LIST",
         ),
     ] = None
-    workload: Annotated[
+    job: Annotated[
         str | None,
         option(
-            "With the bytes that an iteration of a job sends: job file (.toml) or name of a model.",
+            "All groups at once, with the bytes that an iteration of a job sends: job file (.toml) or name of a model.",
+            "--job",
             metavar="JOB",
+            was=["--workload"],
         ),
     ] = None
     global_batch: BatchOption = None
+
+    @property
+    def at_once(self) -> bool:
+        """Whether groups are given, or a job that has some.
+
+        Raises:
+            InputError: If there is a batch without a job.
+        """
+        if self.global_batch is not None and self.job is None:
+            raise InputError("expected `global_batch` with `job`, found it alone: name a job.")
+        return self.groups is not None or self.job is not None
+
+    def exchanged(self, topology: Topology, collective: str) -> tuple[list[GroupDemand], str]:
+        """What all groups exchange, and what it is of."""
+        from coppice.iteration.costs.traffic import degree_demands, job_demands
+        from coppice.iteration.job.job import check_layout, layout_of, model_of
+        from coppice.iteration.job_options import JobOptions, parse_degrees
+
+        degrees = parse_degrees(self.groups, option="`groups`")
+        if self.job is None:
+            demands = degree_demands(degrees, collective, GB, topology.num_ranks)
+            return demands, f"{collective} of 1 GB in each of {self.groups} on {topology.name}"
+        job = JobOptions(
+            job=self.job, topology=topology.name, parallel=self.groups, global_batch=self.global_batch
+        )
+        record, _ = job.record()
+        model, layout = model_of(record.model), layout_of(record.layout, topology.num_ranks)
+        check_layout(model, layout, topology.num_ranks, topology.name)
+        title = f"an iteration of {record.model.name or 'the model'} on {topology.name}"
+        return job_demands(model, layout), title
+
+
+class GroupBoundOptions(GroupOptions, frozen=True, kw_only=True):
+    """Options of a bound of groups at once."""
+
     in_network: InNetworkOption = False
 
     def together(self, topology: Topology, collective: str) -> tuple[TogetherBound, str]:
         """The least time of all groups, checked by itself, and what it is of."""
         from coppice.bounds.together.check import check_together
         from coppice.bounds.together.least import least_time
-        from coppice.iteration.costs.traffic import degree_demands, job_demands
-        from coppice.iteration.job.job import check_layout, layout_of, model_of
-        from coppice.iteration.job_options import JobOptions, parse_degrees
 
-        degrees = parse_degrees(self.groups, option="`groups`")
-        if self.workload is None:
-            demands = degree_demands(degrees, collective, GB, topology.num_ranks)
-            title = f"{collective} of 1 GB in each of {self.groups} on {topology.name}"
-        else:
-            job = JobOptions(
-                job=self.workload,
-                topology=topology.name,
-                parallel=self.groups,
-                global_batch=self.global_batch,
-            )
-            record, _ = job.record()
-            model, layout = model_of(record.model), layout_of(record.layout, topology.num_ranks)
-            check_layout(model, layout, topology.num_ranks, topology.name)
-            demands = job_demands(model, layout)
-            title = f"an iteration of {record.model.name or 'the model'} on {topology.name}"
+        demands, title = self.exchanged(topology, collective)
         found = least_time(topology, demands, in_network=self.in_network)
         check_together(found)
         return found, title
 
 
-class BoundOptions(GroupOptions, frozen=True, kw_only=True):
+class BoundOptions(GroupBoundOptions, frozen=True, kw_only=True):
     """Options of a bound."""
 
     root: RootOption = None
@@ -150,15 +170,13 @@ def bound(asked: BoundCall) -> Any:
         source = load(source, ranks=list(asked.ranks), relays=asked.relays)
     if asked.model is not None and asked.sizes is None:
         raise InputError("expected `model` with `sizes`, found it alone: give the sizes.")
-    if asked.groups is not None or asked.workload is not None:
+    if asked.at_once:
         given = [name for name in ("root", "weights", "demands", "sizes") if getattr(asked, name) is not None]
         if given:
             raise InputError(f"expected groups of a job at once, found `{given[0]}` with them: leave it out.")
         return asked.together(load(source), str(Collective.named(asked.collective or Collective.ALL_REDUCE)))[
             0
         ]
-    if asked.global_batch is not None:
-        raise InputError("expected `global_batch` with `workload`, found it alone: name a job.")
     if asked.sizes is not None:
         return _least_times(asked, source)
     found = bound_of(

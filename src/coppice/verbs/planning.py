@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Annotated, Any
 
 from coppice.collectives import Collective
@@ -11,11 +12,13 @@ from coppice.options import ANYTHING, AnySizes, argument, option
 from coppice.options.calls import verb
 from coppice.options.shared import ModelOption
 from coppice.planners.plan_options import PlanOptions
+from coppice.verbs.bounding import GroupOptions
 
 if TYPE_CHECKING:
     from coppice.comparison.plan_sets import PlannedSet
     from coppice.comparison.planned import SizedPlan
     from coppice.planners.planning import PlannedResult
+    from coppice.planners.together.joint import JointPlan
     from coppice.schedule.files.set_file import PlanSet
     from coppice.simulation.models import Model
 
@@ -57,6 +60,13 @@ class SizedPlanOptions(PlanOptions, frozen=True, kw_only=True):
             choices=("quick", "normal", "high"),
         ),
     ] = "normal"
+    deterministic: Annotated[
+        bool,
+        option(
+            "Add in one order, pairs of neighbouring ranks first: the same bits at any size, with any channels, pieces "
+            "and placement; what that costs is told."
+        ),
+    ] = False
 
 
 class SizedPlanCall(SizedPlanOptions, frozen=True):
@@ -143,6 +153,64 @@ def plan_set(asked: PlanSetCall) -> PlanSet:
     return planned_set(asked, asked.problem, asked.collective, least_gain=asked.least_gain).plans
 
 
+class GroupPlansCall(GroupOptions, frozen=True):
+    """Plans for groups at once: the network and the groups."""
+
+    topology: Annotated[Any, ANYTHING, argument("A topology, its name, or a file.")]
+    collective: Annotated[Collective | str, argument("What each group does, without a job.")] = (
+        Collective.ALL_REDUCE
+    )
+    on_stage: Annotated[
+        Callable[[str], None] | None,
+        ANYTHING,
+        option("Called with a few words as each stage begins, for progress."),
+    ] = None
+
+
+@verb(GroupPlansCall)
+def plan_groups(asked: GroupPlansCall) -> JointPlan:
+    """Plan all groups of a training job that exchange at once: one plan a group, which share the links.
+
+    The result has the plans, for how long each link is busy with all of them, and the bound of all groups together. It
+    is written to a folder (``.save("plans")``) with a file that ``coppice simulate --together`` takes.
+
+    Raises:
+        InputError: If there are no groups, or they do not fit the network.
+        UnreachableError: If members of a group do not reach each other without GPUs outside of it.
+        CheckError: If a plan does not verify, which would be a defect of the planner.
+        KeyboardInterrupt: Within a fraction of a second after Ctrl-C.
+
+    Examples:
+        >>> import coppice
+        >>> found = coppice.plan_groups(coppice.load("dgx-a100", boxes=2), groups="tp=8,dp=2")
+        >>> len(found.groups), float(found.gap) < 0.01
+        (10, True)
+    """
+    return planned_groups(asked, asked.topology, asked.collective, asked.on_stage)[0]
+
+
+def planned_groups(
+    options: GroupOptions,
+    topology: Any,
+    collective: Collective | str,
+    on_stage: Callable[[str], None] | None = None,
+) -> tuple[JointPlan, str]:
+    """Verified plans of all groups at once, and what they are of."""
+    from coppice.bounds.together.check import check_together
+    from coppice.planners.together.joint import plan_together
+    from coppice.topology.load import load
+
+    if not options.at_once:
+        raise InputError(
+            "expected groups or a job, found neither: give `groups`, such as tp=8,dp=4, or `job`."
+        )
+    network = load(topology)
+    demands, title = options.exchanged(network, str(Collective.named(collective)))
+    found = plan_together(network, demands, on_stage=on_stage)
+    check_together(found.bound)
+    return found, title
+
+
 def planned_set(
     options: SizedPlanOptions,
     problem: Any,
@@ -169,6 +237,7 @@ def planned_set(
         least_gain=least_gain,
         model=options.model,
         effort=options.effort,
+        deterministic=options.deterministic,
         **given,
     )
 
@@ -186,6 +255,13 @@ def planned(
             f"expected `prefer` to be one of {', '.join(PREFERENCES)}, found {options.prefer!r}."
         )
     if options.sizes is None:
+        if options.deterministic:
+            if options.prefer != "auto":
+                raise InputError(
+                    "`deterministic` takes the best rate of what adds in one order, found "
+                    f"`prefer={options.prefer}` as well: give one of them."
+                )
+            return _deterministic(problem, collective, given), None
         if options.prefer == "low":
             given["choose"] = lowest
         return made(problem, collective, **given), None
@@ -197,6 +273,31 @@ def planned(
 
     del given["choose"]
     found = plan_for(
-        problem, options.sizes, collective=collective, model=options.model, effort=options.effort, **given
+        problem,
+        options.sizes,
+        collective=collective,
+        model=options.model,
+        effort=options.effort,
+        deterministic=options.deterministic,
+        **given,
     )
     return found.result, found
+
+
+def _deterministic(problem: Any, collective: Collective | str | None, given: dict[str, Any]) -> PlannedResult:
+    """The plan of the best rate that adds in one order."""
+    from coppice.bounds.problem import problem_of
+    from coppice.comparison.deterministic import of_best_rate, require_pairs
+    from coppice.comparison.planned import is_closed, planner_options
+    from coppice.planners.planning import plan as made
+
+    posed = problem_of(
+        problem, collective, **{name: given.pop(name) for name in ("root", "weights", "demands")}
+    )
+    if is_closed(given):
+        result = made(posed, **given)
+        require_pairs(result.plan.body, result.plan.planner)
+        return result
+    relaying = given["relay_gpus"]
+    given["choose"] = lambda variants: of_best_rate(posed, variants, relaying=relaying)
+    return made(posed, **planner_options(given))

@@ -27,8 +27,9 @@ def place(
         list[str] | None,
         option(
             "Ranks that all-reduce together, such as 0-15; repeated for jobs at once [default: all ranks].",
-            "--job",
+            "--job-ranks",
             metavar="RANKS",
+            was=["--job"],
         ),
     ] = None,
     trees: Annotated[
@@ -54,7 +55,7 @@ def place(
     Examples:
       coppice switch place fat-tree --budget 4
       coppice switch place fat-tree --set leaves=32 --set gpus_per_leaf=32 --set spines=16 --budget 16 --parts 4
-      coppice switch place cluster.json --budget 2 --job 0-7 --job 8-15 --size 256M --json
+      coppice switch place cluster.json --budget 2 --job-ranks 0-7 --job-ranks 8-15 --size 256M --json
     """  # noqa: D301 (\b is for the help formatter)
     with Stages() as stages:
         stages.begin("reading the topology")
@@ -65,7 +66,7 @@ def place(
         found = place_aggregation(
             topology,
             budget=budget,
-            jobs=None if jobs is None else [parse_ranks(each, option="--job") for each in jobs],
+            jobs=None if jobs is None else [parse_ranks(each, option="--job-ranks") for each in jobs],
             trees=trees,
             size=size,
         )

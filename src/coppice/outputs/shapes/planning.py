@@ -147,6 +147,36 @@ class GroupsBoundJson(TypedDict):
     demands: list[DemandJson]
 
 
+class GroupPlanJson(TypedDict):
+    """The plan of one group of several at once."""
+
+    name: str
+    collective: str
+    ranks_of_group: list[int]
+    size_bytes: int
+    planner: str
+    planned_seconds: float
+
+
+class GroupPlansJson(TypedDict):
+    """`coppice plan --job`: plans of several groups at once, next to the least time of all of them."""
+
+    topology: str
+    topology_sha256: str
+    ranks: int
+    least_seconds: float
+    least_exact_seconds: Exact
+    limited_by: str
+    planned_seconds: float
+    planned_exact_seconds: Exact
+    gap: float
+    shared: bool
+    busiest_link: str
+    verified: bool
+    group_plans: list[GroupPlanJson]
+    processor_seconds: float
+
+
 class VerifiedPlanJson(
     ProblemJson,
     OptimumRatesJson,
@@ -214,6 +244,16 @@ class PlannedTimeJson(LeastTimeJson):
 
     simulated_seconds: float
     gap: float
+    in_any_order_seconds: NotRequired[float]
+
+
+class SumOrderJson(TypedDict):
+    """In which order a plan adds."""
+
+    fixed: bool
+    ranks_agree: bool
+    name: str
+    sum_order: str
 
 
 class PlanJson(PlannedResultJson, SteadyRatesJson):
@@ -225,6 +265,7 @@ class PlanJson(PlannedResultJson, SteadyRatesJson):
     reached_at_64_gib_algbw_gb_per_s: NotRequired[float]
     algbw_gb_per_s_at_64_gib: NotRequired[Annotated[float, former("reached_at_64_gib_algbw_gb_per_s")]]
     planned_for: NotRequired[PlannedForJson]
+    sums: NotRequired[SumOrderJson | None]
     sizes: NotRequired[list[PlannedTimeJson]]
     simulated_seconds: NotRequired[float]
     least_seconds: NotRequired[float]
@@ -277,6 +318,7 @@ class SetVerificationJson(PlanSetJson):
     verified: bool
     failures: list[str]
     checked: dict[str, int]
+    sums: SumOrderJson | None
 
 
 class RepairedPlanJson(ProblemJson, LoadRatesJson, FormerPlannedRatesJson):
@@ -334,6 +376,7 @@ class VerificationJson(SteadyRatesJson):
     optimal: bool
     ordered: bool
     deadlock_free: bool | None
+    sums: SumOrderJson | None
     checked: dict[str, int]
 
 

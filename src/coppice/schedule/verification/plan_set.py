@@ -15,6 +15,7 @@ from typing import ClassVar
 from coppice.schedule.files.set_file import PlanRange, PlanSet, TimedSize
 from coppice.schedule.plan import Plan
 from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.sums import of_all
 from coppice.text import percent_text, short_size, time_text
 
 _ROUNDING = 1e-6
@@ -54,6 +55,7 @@ def set_report(plans: PlanSet, reports: Sequence[Report], time_us: TimeOf | None
         checked={"plans": len(reports), "ranges": len(plans.ranges), "sizes": len(plans.sizes)},
         reports=named,
         simulated=time_us is not None,
+        sums=of_all([report.sums for report in reports]),
     )
 
 

@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import ClassVar
 
 from coppice.errors import CheckError
+from coppice.schedule.verification.sums import SumOrder
 from coppice.text import percent_text, plural, shortened
 
 _EXAMPLES = 5
@@ -67,6 +68,8 @@ class Report(Verdict):
     # With buffers of any finite size no transfers wait for each other in a circle
     # (:mod:`coppice.schedule.verification.transfers`); None where that was not asked: for forests
     deadlock_free: bool | None = None
+    # In which order the plan adds; None where it adds nothing, a switch adds, or that was not asked
+    sums: SumOrder | None = None
 
     @property
     def gap(self) -> Fraction | None:

@@ -52,6 +52,7 @@ from coppice.schedule.verification.proof import (
     prove_by_lengths,
 )
 from coppice.schedule.verification.report import Report
+from coppice.schedule.verification.sums import sum_order
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.text import plural
 
@@ -148,7 +149,7 @@ def verify(plan: object) -> Report:
         True
     """
     plans = plan_set_of(plan)
-    return verify_plan(plan_of(plan)) if plans is None else verify_plan_set(plans)
+    return verify_plan(plan_of(plan), sums=True) if plans is None else verify_plan_set(plans)
 
 
 def verify_plan_set(plans: PlanSet, *, time_us: TimeOf | None = None) -> SetReport:
@@ -167,11 +168,21 @@ def verify_plan_set(plans: PlanSet, *, time_us: TimeOf | None = None) -> SetRepo
         >>> verify_plan_set(PlanSet(ranges=(one,), least_gain=0.03, model={})).checked["plans"]
         1
     """
-    return set_report(plans, [verify_plan(plan) for plan in plans.plans], time_us)
+    return set_report(plans, [verify_plan(plan, sums=True) for plan in plans.plans], time_us)
 
 
-def verify_plan(plan: Plan) -> Report:
-    """The report about a plan, as :func:`verify` makes it."""
+def verify_plan(plan: Plan, *, sums: bool = False) -> Report:
+    """The report about a plan, as :func:`verify` makes it.
+
+    Args:
+        plan: The plan.
+        sums: Find out in which order a plan that verifies adds, too.
+    """
+    report = _verify_claims(plan)
+    return replace(report, sums=sum_order(plan.body)) if sums and report.ok else report
+
+
+def _verify_claims(plan: Plan) -> Report:
     problem = plan.problem
     try:
         check_problem(problem)

@@ -17,7 +17,8 @@ from coppice.cli.options.declaring import with_options
 from coppice.cli.options.inputs import ProblemOptions
 from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output import Stages, print_fields, print_json, to_stdout
-from coppice.cli.plan_set import print_planned_set
+from coppice.cli.plan.groups import print_group_plans
+from coppice.cli.plan.sets import print_planned_set
 from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.shared import JsonOption
@@ -32,6 +33,7 @@ from coppice.text import (
     size_text,
     time_text,
 )
+from coppice.verbs.bounding import GroupOptions
 from coppice.verbs.planning import LeastGainOption, SizedPlanOptions, planned
 
 if TYPE_CHECKING:
@@ -46,13 +48,16 @@ if TYPE_CHECKING:
 
 
 @with_options(
-    "context topology collective algorithm parameters order relay_gpus trees sizes effort least_gain prefer repair "
-    "output boxes root weights ranks relays in_network ring model rates settings round_digits as_json"
+    "context topology collective algorithm parameters order relay_gpus trees sizes effort least_gain prefer "
+    "deterministic groups job global_batch repair output boxes "
+    "root weights ranks relays in_network ring model rates settings round_digits "
+    "as_json"
 )
 def plan(
     context: typer.Context,
     asked: ProblemOptions,
     options: SizedPlanOptions,
+    together: GroupOptions,
     *,
     repair: Annotated[
         Path | None,
@@ -79,7 +84,8 @@ def plan(
     The plan is optimal unless --algorithm names another algorithm (`coppice algorithms` lists them), --trees asks for
     fewer trees than the optimum takes, or --sizes for what is fastest there; the loss is then stated. Where the output
     is a folder, few plans are made for the sizes, with the bytes at which they change. Every plan is verified before it
-    is written, by counting and without any knowledge of how it was made. After a fault, --repair fits a plan to what is
+    is written, by counting and without any knowledge of how it was made. With --job or --groups all groups of a
+    training job are planned at once, so that they share the links. After a fault, --repair fits a plan to what is
     left, sooner than anew, and says how far that is from the optimum where the optimum is known.
 
     \b
@@ -89,13 +95,16 @@ def plan(
       coppice plan mi250 --boxes 2 --collective all_gather --trees 4 --json
       coppice plan mi250 --boxes 2 --collective all_reduce --sizes 1M
       coppice plan dgx-a100 --boxes 2 --collective all_reduce --sizes 1K:4G -o plans/
+      coppice plan dgx-a100 --boxes 2 --collective all_reduce --sizes 1K:4G --deterministic -o plans/
       coppice plan dgx-h100 --boxes 4 --collective all_reduce --algorithm rabenseifner --order topology
       coppice plan dgx-h100 --boxes 4 --collective broadcast --algorithm binary --parameter segments=16
       coppice plan degraded.json --repair plan.json -o repaired.json
+      coppice plan dgx-a100 --boxes 2 --groups tp=8,dp=2 --job gpt-175b --global-batch 16 -o plans/
       coppice plan nccl.xml --ranks 0,1,2 --relay-unranked --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import write_plan
+    from coppice.schedule.verification.sums import sum_order
     from coppice.simulation.simulated import (
         LARGEST_REACH_BYTES,
         model_record,
@@ -105,6 +114,9 @@ def plan(
     )
 
     given = given_options(context)
+    if together.at_once:
+        print_group_plans(asked, together, given, output=output, as_json=as_json)
+        return
     if output is not None and _names_folder(output):
         if repair is not None:
             raise InputError(f"a repaired plan is one file, found the folder {output}: give `-o plan.json`.")
@@ -130,6 +142,7 @@ def plan(
         stages.begin("looking for the size that has the rate")
         reached = sizes_reaching(result.plan, _SHARES, model=assumed)
         steady = steady_rates(result.plan, model=assumed)
+        sums = sum_order(result.plan.body) if options.deterministic else None
         pipelined: Simulated | None = None
         if reached is not None and None in reached.values():
             (pipelined,) = simulate_sizes(result.plan, [LARGEST_REACH_BYTES], model=assumed)
@@ -142,10 +155,13 @@ def plan(
             at["reached_at_64_gib_algbw_gb_per_s"] = pipelined.timeline.algbw_gb_per_s
             at["algbw_gb_per_s_at_64_gib"] = pipelined.timeline.algbw_gb_per_s
         figures = {**result.record(), **steady.record(), "processor_seconds": process_time()}
-        print_json("plan", {**figures, **at, **_sized_record(sized), "model": model_record(assumed)})
+        added = {} if sums is None else {"sums": sums.record()}
+        print_json("plan", {**figures, **at, **_sized_record(sized), **added, "model": model_record(assumed)})
         return
     timed = [*_pipelined_fields(pipelined, steady), *_sized_fields(sized)]
     timed.append(("message size", _reach_text(reached, assumed)))
+    if sums is not None:
+        timed.append(("sums", sums.words))
     fields = plan_fields(result, timed, processor_seconds=process_time())
     if output is not None and not printed:
         fields.append(("written to", str(output)))
@@ -213,7 +229,18 @@ def _sized_fields(sized: SizedPlan | None) -> list[tuple[str, str]]:
         over = "nothing is faster" if gap <= 0 else f"the plan takes {100 * gap:.3g}% longer"
         limits.append(f"{short_size(size)} {time_text(least.time_us)}, {over}: {least.limit}")
     fields = [("planned for", f"{chosen.taken.name}: {', '.join(words)}")]
+    if sized.in_any_order:
+        fields.append(("in any order", _any_order_text(sized)))
     return [*fields, *(("least time", each) for each in limits)]
+
+
+def _any_order_text(sized: SizedPlan) -> str:
+    """What plans that add in any order take, and what the one order costs."""
+    words = []
+    for size, (name, time_us) in sized.in_any_order.items():
+        cost = sized.preferred.time_us[size] / time_us - 1 if time_us else 0.0
+        words.append(f"{short_size(size)} {time_text(time_us)} by {name} ({100 * cost:+.3g}%)")
+    return ", ".join(words)
 
 
 def _sized_record(sized: SizedPlan | None) -> dict[str, Any]:
@@ -230,6 +257,11 @@ def _sized_record(sized: SizedPlan | None) -> dict[str, Any]:
             "simulated_seconds": time_us / 1e6,
             **least_record(sized.least[size]),
             "gap": sized.gap(size),
+            **(
+                {"in_any_order_seconds": sized.in_any_order[size][1] / 1e6}
+                if size in sized.in_any_order
+                else {}
+            ),
         }
         for size, time_us in chosen.time_us.items()
     ]
@@ -322,6 +354,7 @@ MAKING = {
     "sizes": "--sizes",
     "effort": "--effort",
     "prefer": "--prefer",
+    "deterministic": "--deterministic",
     "in_network": "--in-network",
     "ring": "--ring",
     "weights": "--weights",

@@ -73,12 +73,15 @@ def verify_set(path: str, *, as_json: bool) -> None:
             "verified": report.ok,
             "failures": list(report.failures),
             "checked": report.checked,
+            "sums": None if report.sums is None else report.sums.record(),
         }
         print_json("verify-set", record)
     else:
         fields = [("failure", sentence) for sentence in report.failures]
         fields += set_fields(plans)
         fields += [(name, each.proof_in_words if each.ok else "FAILED") for name, each in report.reports]
+        if report.sums is not None:
+            fields.append(("sums", report.sums.words))
         if report.ok:
             fields.append(("times", "as claimed, simulated again; `coppice bound --size` proves least times"))
         verdict = "verified" if report.ok else "FAILED"

@@ -1,0 +1,135 @@
+"""`coppice plan --job`: plans for all groups of a training job at once."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from time import process_time
+from typing import TYPE_CHECKING
+
+from coppice.cli.output import Stages, print_fields, print_json
+from coppice.errors import InputError
+from coppice.text import percent_text, plural, seconds_text
+
+if TYPE_CHECKING:
+    from coppice.bounds.together.demands import GroupDemand
+    from coppice.cli.options.inputs import ProblemOptions
+    from coppice.outputs.shapes.planning import GroupPlansJson
+    from coppice.planners.together.joint import JointPlan
+    from coppice.verbs.bounding import GroupOptions
+
+TAKEN = frozenset(
+    (
+        *("topology", "boxes", "ranks", "relays", "rates", "settings", "round_digits"),
+        *("collective", "groups", "job", "global_batch", "output", "as_json"),
+    )
+)
+"""Options of `plan` that plans of groups have, too."""
+
+
+def print_group_plans(
+    asked: ProblemOptions,
+    options: GroupOptions,
+    given: Collection[str],  # Options on the command line
+    *,
+    output: str | None,  # A folder for the plans
+    as_json: bool,
+) -> None:
+    """Plan all groups at once, write the plans into a folder, and print how they share the links."""
+    from coppice.verbs.planning import planned_groups
+
+    others = sorted(set(given) - TAKEN)
+    if others:
+        raise InputError(
+            f"groups at once are planned without `{others[0]}`: leave it out, or plan one group by `ranks`."
+        )
+    with Stages() as stages:
+        stages.begin("reading the topology")
+        topology = asked.load()
+        found, title = planned_groups(options, topology, str(asked.collective), stages.begin)
+        if output is not None:
+            stages.begin("writing the plans")
+            found.save(output)
+    if as_json:
+        print_json("plan-groups", record_of(found))
+        return
+    print_fields(title, fields_of(found, output))
+
+
+def fields_of(found: JointPlan, output: str | None) -> list[tuple[str, str]]:
+    """Output lines about the plans."""
+    from coppice.bounds.together.describe import limit_words
+
+    fields = [(each.name, _demand_words(found, each)) for each in found.bound.demands]
+    least = float(found.bound.seconds)
+    fields += [
+        ("least time", f"{seconds_text(least)} in which the network carries all groups"),
+        ("limited by", limit_words(found.bound)),
+    ]
+    over = "as short as any" if not found.gap else f"{percent_text(found.gap)} above the least time"
+    how = "links shared by a linear program" if found.shared else "each group planned by itself"
+    busiest = found.topology.link_name(found.link)
+    busy = f"the busiest link busy for {seconds_text(float(found.seconds))}"
+    fields += [
+        ("plans", f"{plural(len(found.groups), 'group')}, {busy}: {over}"),
+        ("made", how),
+        ("busiest link", f"{busiest}: {_users(found)}"),
+        ("verified", "yes: every plan"),
+        ("took", f"{seconds_text(process_time())} of processor time in all"),
+    ]
+    if output is not None:
+        fields.append(
+            (
+                "written to",
+                f"{output.rstrip('/')}: `coppice simulate --together {output.rstrip('/')}/jobs.json`",
+            )
+        )
+    return fields
+
+
+def _demand_words(found: JointPlan, demand: GroupDemand) -> str:
+    """One kind of group: what it exchanges, and what it would take alone."""
+    size = f"{float(max(demand.size_bytes)) / 1e9:.4g} GB"
+    words = (
+        f"{demand.collective} of up to {size} in {plural(len(demand.groups), 'group')} of {demand.members}"
+    )
+    own = [each.seconds for each in found.groups if each.demand is demand]
+    return f"{words}, {seconds_text(float(max(own)))} on its share" if own and found.shared else words
+
+
+def _users(found: JointPlan) -> str:
+    """What the busiest link is busy with."""
+    shares = found.users(found.link)
+    total = sum(shares.values())
+    return ", ".join(f"{name} {100 * float(share / total):.3g}%" for name, share in shares.items())
+
+
+def record_of(found: JointPlan) -> GroupPlansJson:
+    """The plans as JSON values."""
+    from coppice.bounds.together.describe import limit_words
+
+    return {
+        "topology": found.topology.name,
+        "topology_sha256": found.topology.sha256,
+        "ranks": found.topology.num_ranks,
+        "least_seconds": float(found.bound.seconds),
+        "least_exact_seconds": str(found.bound.seconds),
+        "limited_by": limit_words(found.bound),
+        "planned_seconds": float(found.seconds),
+        "planned_exact_seconds": str(found.seconds),
+        "gap": float(found.gap),
+        "shared": found.shared,
+        "busiest_link": found.topology.link_name(found.link),
+        "verified": True,
+        "group_plans": [
+            {
+                "name": each.demand.name,
+                "collective": each.demand.collective,
+                "ranks_of_group": list(each.ranks),
+                "size_bytes": int(each.size_bytes),
+                "planner": each.plan.planner,
+                "planned_seconds": float(each.seconds),
+            }
+            for each in found.groups
+        ],
+        "processor_seconds": process_time(),
+    }

@@ -1,0 +1,282 @@
+"""Plans for all groups of a job that exchange at once: one plan a group, which share the links.
+
+Each group is planned by itself first. Where the links that groups share are busy for longer than the bound of all
+groups together, shares of the links come from a linear program (:mod:`coppice.planners.together.shares`), each group is
+planned on the network of its shares, and what takes less time is kept. Groups whose networks are alike have the same
+plan.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+from fractions import Fraction
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice.bounds.problem import Problem
+from coppice.bounds.together.demands import GroupDemand
+from coppice.bounds.together.least import TogetherBound, least_time
+from coppice.collectives import Collective
+from coppice.display import Brief
+from coppice.planners.planning import plan
+from coppice.planners.together.shares import PHASES, Member, network_of, shares
+from coppice.schedule.files.jobs_file import JobRow, write_jobs
+from coppice.schedule.files.plan_file import write_plan
+from coppice.schedule.forest import Forest
+from coppice.schedule.loads import body_loads
+from coppice.schedule.plan import Plan
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.verification.verify import verify_plan
+from coppice.text import plural
+from coppice.topology.model import Topology
+from coppice.topology.operations import subset, without_dead_ends
+
+ENOUGH = Fraction(1, 100)
+"""Plans within this share of the bound are not planned again."""
+
+MOST_COLUMNS = 200_000
+"""Shares of more links than this are not computed."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class GroupPlan:
+    """The plan of one group."""
+
+    demand: GroupDemand  # The kind of group
+    ranks: tuple[int, ...]  # Its ranks in the whole network
+    size_bytes: Fraction  # M
+    plan: Plan  # On the network without GPUs outside the group, whose nodes keep their names
+
+    @property
+    def seconds(self) -> Fraction:
+        """Time for which its busiest link is busy."""
+        return self.plan.inv_rate * self.size_bytes / self.plan.problem.shards / 10**9
+
+
+@dataclass(frozen=True, eq=False, repr=False, kw_only=True)
+class JointPlan(Brief):
+    """Plans of all groups, with the time for which links are busy with all of them."""
+
+    topology: Topology  # The whole network
+    bound: TogetherBound  # Least time of all groups together
+    groups: tuple[GroupPlan, ...]  # Groups with their plans; of sends, each pair is one
+    busy_seconds: tuple[Fraction, ...]  # For which each link carries data of any group
+    shared: bool  # Shares of links were computed; otherwise each group was planned by itself
+
+    def save(self, folder: str | os.PathLike[str]) -> list[Path]:
+        """Write the plan of each group into a folder, and the jobs file for simulating them together.
+
+        Returns:
+            The files, of which the first one is ``jobs.json``.
+
+        Raises:
+            InputError: If a file cannot be written.
+        """
+        place = Path(folder)
+        place.mkdir(parents=True, exist_ok=True)
+        rows = []
+        numbers: Counter[str] = Counter()
+        for each in self.groups:
+            kind = each.demand.name.replace(" ", "-")
+            name = f"{kind}-{numbers[kind]}"
+            numbers[kind] += 1
+            write_plan(each.plan, place / f"{name}.json")
+            rows.append(JobRow(name=name, plan=f"{name}.json", size=int(each.size_bytes)))
+        write_jobs(rows, place / "jobs.json")
+        return [place / "jobs.json", *(place / row.plan for row in rows)]
+
+    @property
+    def seconds(self) -> Fraction:
+        """Time for which the busiest link is busy."""
+        return max(self.busy_seconds, default=Fraction(0))
+
+    @property
+    def link(self) -> int:
+        """The busiest link."""
+        return self.busy_seconds.index(self.seconds)
+
+    def users(self, link: int) -> dict[str, Fraction]:
+        """Bytes that a link carries, by kind of group."""
+        found: dict[str, Fraction] = {}
+        for each in self.groups:
+            part = each.plan.topology
+            index = part.node_index
+            names = [
+                self.topology.node_ids[node] for node in (self.topology.src[link], self.topology.dst[link])
+            ]
+            if not all(name in index for name in names):
+                continue
+            loads = body_loads(each.plan.body, each.plan.problem)
+            ends = tuple(index[name] for name in names)
+            for own in np.flatnonzero((part.src == ends[0]) & (part.dst == ends[1])).tolist():
+                amount = loads.load[own] / loads.shard * each.size_bytes / each.plan.problem.shards
+                if amount:
+                    found[each.demand.name] = found.get(each.demand.name, Fraction(0)) + amount
+        return found
+
+    @property
+    def gap(self) -> Fraction:
+        """Share by which the busiest link is busy for longer than the bound."""
+        return self.seconds / self.bound.seconds - 1 if self.bound.seconds else Fraction(0)
+
+
+def plan_together(
+    topology: Topology,
+    demands: Sequence[GroupDemand],
+    *,
+    on_stage: Callable[[str], None] | None = None,
+) -> JointPlan:
+    """Plan all groups of a job that exchange at once.
+
+    Args:
+        topology: The network.
+        demands: What groups exchange.
+        on_stage: Called with a few words as each stage begins, for progress.
+
+    Raises:
+        InputError: If a group has ranks that do not exist, or twice.
+        UnreachableError: If members of a group do not reach each other without GPUs outside of it.
+
+    Examples:
+        Pairs of GPUs sum 1 GB each across two boxes, and the GPUs of each box as much: NICs are left to the pairs.
+
+        >>> from coppice.topology.presets import preset
+        >>> across = np.array([[rank, rank + 8] for rank in range(8)])
+        >>> inside = np.arange(16).reshape(2, 8)
+        >>> found = plan_together(preset("dgx-a100", boxes=2), [
+        ...     GroupDemand("dp", "all_reduce", across, [Fraction(10**9)] * 8),
+        ...     GroupDemand("tp", "all_reduce", inside, [Fraction(10**9)] * 2)])
+        >>> float(found.bound.seconds), found.shared, float(found.gap) < 0.01
+        (0.04, True, True)
+    """
+    say = on_stage or (lambda _: None)
+    say("computing the bound of all groups")
+    bound = least_time(topology, demands)
+    whole = _Network(topology, demands)
+    say(f"planning {plural(len(whole.members), 'group')}")
+    alone = whole.planned(bound, [each.part for each in whole.members], shared=False)
+    columns = sum(
+        len(PHASES[each.collective]) * len(each.links) for each in whole.members if each.collective in PHASES
+    )
+    if alone.gap <= ENOUGH or columns > MOST_COLUMNS:
+        return alone
+    say("sharing links among groups")
+    together = whole.planned(bound, whole.parts_of_shares(alone), shared=True)
+    return min((alone, together), key=lambda each: each.seconds)
+
+
+class _Network:
+    """The groups of a job on their parts of a network."""
+
+    def __init__(self, topology: Topology, demands: Sequence[GroupDemand]) -> None:
+        self.topology = topology
+        self.links = {
+            ends: link
+            for link, ends in enumerate(zip(topology.src.tolist(), topology.dst.tolist(), strict=True))
+        }
+        self.of: list[tuple[GroupDemand, tuple[int, ...]]] = []
+        self.members: list[Member] = []
+        for demand in demands:
+            for ranks, size in zip(demand.groups.tolist(), demand.size_bytes, strict=True):
+                sending = pairwise(ranks) if demand.collective == "send" else [ranks]
+                for members in sending:
+                    if len(members) > 1 and size:
+                        self._add(demand, tuple(members), Fraction(size))
+
+    def _add(self, demand: GroupDemand, ranks: tuple[int, ...], size: Fraction) -> None:
+        part = without_dead_ends(subset(self.topology, ranks))
+        node = [self.topology.node_index[name] for name in part.node_ids]
+        links = [
+            self.links[node[src], node[dst]]
+            for src, dst in zip(part.src.tolist(), part.dst.tolist(), strict=True)
+        ]
+        self.of.append((demand, ranks))
+        self.members.append(
+            Member(part=part, links=np.array(links), collective=_performed(demand), size_bytes=size)
+        )
+
+    def planned(self, bound: TogetherBound, parts: Sequence[Topology], *, shared: bool) -> JointPlan:
+        """Plans on these parts, each counted on the whole network."""
+        known: dict[bytes, Plan] = {}
+        busy = [Fraction(0)] * self.topology.num_links
+        groups = []
+        for (demand, ranks), member, part in zip(self.of, self.members, parts, strict=True):
+            key = _likeness(part, member.collective)
+            if key not in known:
+                known[key] = plan(_problem(part, member.collective), ring=False).plan
+            made = _on(known[key], member)
+            groups.append(GroupPlan(demand=demand, ranks=ranks, size_bytes=member.size_bytes, plan=made))
+            loads = body_loads(made.body, made.problem)
+            shard = member.size_bytes / made.problem.shards
+            for link, load in zip(member.links.tolist(), loads.load, strict=True):
+                if load:
+                    busy[link] += load / loads.shard * shard
+        rate = [Fraction(each, self.topology.denominator) * 10**9 for each in self.topology.capacity.tolist()]
+        return JointPlan(
+            topology=self.topology,
+            bound=bound,
+            groups=tuple(groups),
+            busy_seconds=tuple(each / gbps for each, gbps in zip(busy, rate, strict=True)),
+            shared=shared,
+        )
+
+    def parts_of_shares(self, alone: JointPlan) -> list[Topology]:
+        """The networks of the groups' shares; what has no shares keeps its network, and its load."""
+        sharing = [number for number, each in enumerate(self.members) if each.collective in PHASES]
+        busy = np.zeros(self.topology.num_links)
+        for number, each in enumerate(self.members):
+            if each.collective not in PHASES:
+                made = alone.groups[number].plan
+                loads = body_loads(made.body, made.problem)
+                shard = float(each.size_bytes / made.problem.shards / loads.shard)
+                busy[each.links] += np.array([float(load) for load in loads.load]) * shard
+        found = shares(self.topology, [self.members[number] for number in sharing], busy)
+        parts = [each.part for each in self.members]
+        for number, share in zip(sharing, found.of_group, strict=True):
+            parts[number] = network_of(parts[number], share)
+        return parts
+
+
+def _performed(demand: GroupDemand) -> Collective:
+    """What a plan of the demand performs: a send is a broadcast to one."""
+    return Collective.BROADCAST if demand.collective == "send" else Collective(demand.collective)
+
+
+def _problem(part: Topology, collective: Collective) -> Problem:
+    return Problem(topology=part, collective=collective, root=0 if collective.rooted else None)
+
+
+def _likeness(part: Topology, collective: Collective) -> bytes:
+    """What groups have in common that can have the same plan: everything but the names of their nodes."""
+    columns: tuple[NDArray[np.generic], ...] = (
+        part.kind,
+        part.host,
+        part.rank,
+        part.src,
+        part.dst,
+        part.capacity,
+    )
+    return b"|".join((collective.value.encode(), *(column.tobytes() for column in columns)))
+
+
+def _on(made: Plan, member: Member) -> Plan:
+    """A plan on the whole links of the group's part."""
+    body: Forest | Schedule = replace(made.body, topology=member.part)
+    problem = _problem(member.part, member.collective)
+    found = Plan(
+        problem=problem,
+        inv_rate=body_loads(body, problem).inv_rate,
+        forest=body if isinstance(body, Forest) else None,
+        schedule=body if isinstance(body, Schedule) else None,
+        bound=None,
+        planner=made.planner,
+        parameters=made.parameters,
+    )
+    verify_plan(found).require_ok()
+    return found
