@@ -67,7 +67,7 @@ def as_text(found: Comparison) -> str:
 
 
 def test_ring_on_a_star_takes_what_the_formula_says() -> None:
-    """2 (P - 1) (alpha + M / P beta); below, data of a rank must get to another, and all links share their work."""
+    """2 (P - 1) (alpha + M / P beta); below, a small message goes whole to all in one step, links share a large one."""
     found = compare(star(), sizes=[2**20, 2**10], algorithms=["ring"], model=Model(overhead_us=2.0), jobs=1)
     assert found.sizes == SIZES
     for size in SIZES:
@@ -78,7 +78,7 @@ def test_ring_on_a_star_takes_what_the_formula_says() -> None:
         assert row.sent_bytes == 6 * size // 4
         assert row.link_us == pytest.approx(6 * size / 4 / 10e3)
     assert found.latency.time_us == 2.0
-    assert found.limit_us(2**10) == pytest.approx(2 * 3 / 4 * 2**10 / 10e3 + 2)
+    assert found.limit_us(2**10) == pytest.approx(3 * 2**10 / 10e3 + 2)
     assert found.limit_us(2**20) == pytest.approx(2 * 3 / 4 * 2**20 / 10e3 + 2)
     assert found.share_of_limit(found.times["ring"][2**20]) == pytest.approx(159.2864 / 169.2864)
     assert found.busbw_gb_per_s(found.times["ring"][2**20]) == pytest.approx(
