@@ -8,7 +8,6 @@ are one computation and their exchanges behind it. Micro-batches are alike, so t
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
 import numpy as np
@@ -16,6 +15,7 @@ from numpy.typing import NDArray
 
 from coppice.iteration.pipeline.order import NEEDS, StagePass, Work
 from coppice.iteration.step.passes import (
+    CreditWindows,
     Dependencies,
     Kind,
     Row,
@@ -26,7 +26,6 @@ from coppice.iteration.step.passes import (
     graph_of_templates,
 )
 from coppice.iteration.step.plan import Message, Step, StepPlan
-from coppice.iteration.tasks import TaskGraph
 from coppice.rows import offsets, ranges
 
 _Ints = NDArray[np.int64]
@@ -217,6 +216,7 @@ class _Lowering:
         self.gives_weights = (self.work == CODE[Work.BACKWARD]) | (self.work == CODE[Work.WEIGHT])
         self.others: dict[int, int] = {}  # backward passes of a stage but the last
         self.within, self.across, self.ahead = Dependencies(), Dependencies(), Dependencies()
+        self.windows = CreditWindows()
         self._follow_programs()
         if self.order.stages > 1:
             self._send()
@@ -234,8 +234,7 @@ class _Lowering:
         own = np.concatenate([own, (ahead + step[:-1]).ravel()])
         before = np.concatenate([before, (of_next + step[1:]).ravel()])
         made = graph_of_templates(self.template_table, np.tile(template, count), own, before, names)
-        if self.windows:
-            made = self._with_windows(made, count)
+        made = self.windows.of(made, self.size, count)
         templates = list(self.template_table.templates)
         kinds = tuple(dict.fromkeys(each.kind for each in templates))
         number = {kind: k for k, kind in enumerate(kinds)}
@@ -441,37 +440,17 @@ class _Lowering:
                         self.within.pair(message, task)
 
     def _acknowledge(self, made: _Ints) -> None:
-        """Credit windows of the devices' streams, and when credit returns."""
-        self.windows: dict[tuple[int, str], int] = {}
-        self.credits: list[float] = []
-        self.held: list[tuple[int, int, float, int]] = []
+        """Hold the credit of streams until messages are acknowledged."""
         for task, device, each in zip(made.tolist(), self.message_device, self.plan.messages, strict=True):
             if each.credit_bytes is None:
                 continue
-            window = self.windows.setdefault((device, each.stream), len(self.windows))
-            self.credits += [each.credit_bytes] * (window == len(self.credits))
             back = task
             if each.acknowledgement_seconds:
                 kind = Kind("barrier", "acknowledgement")
                 template = self.template_table.add("", kind, device, each.acknowledgement_seconds)
                 back = int(self.append(partial("{} is acknowledged".format, each.name), [template])[0])
                 self.within.pair(back, task)
-            self.held.append((task, window, each.size_bytes, back))
-
-    def _with_windows(self, made: TaskGraph, count: int) -> TaskGraph:
-        """Graph with its credit windows."""
-        window, taken = np.full(self.size, -1, dtype=np.int32), np.zeros(self.size)
-        returns = np.full((count, self.size), -1, dtype=np.int32)
-        for task, number, size_bytes, back in self.held:
-            window[task], taken[task] = number, size_bytes
-            returns[:, back] = task + self.size * np.arange(count)
-        return replace(
-            made,
-            credit=np.asarray(self.credits, dtype=np.float64),
-            window=np.tile(window, count),
-            window_bytes=np.tile(taken, count),
-            returns=returns.ravel(),
-        )
+            self.windows.hold((device, each.stream), each.credit_bytes, task, each.size_bytes, back)
 
     def _after_gradients(self, task: int, stage: int, layers: Sequence[int]) -> None:
         """Start a message after the last backward pass over its layers, and in free order after all others."""

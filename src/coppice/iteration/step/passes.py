@@ -6,7 +6,7 @@ Equal tasks share a template, so that graphs of many micro-batches are built by 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import NamedTuple
 
 import numpy as np
@@ -396,3 +396,42 @@ class Dependencies:
         pairs = np.asarray(self._task, dtype=np.int64), np.asarray(self._after, dtype=np.int64)
         task, after = zip(*self._columns, pairs, strict=True)
         return np.concatenate(task), np.concatenate(after)
+
+
+class CreditWindows:
+    """Bytes that streams take on before they are acknowledged."""
+
+    def __init__(self) -> None:
+        self._number: dict[tuple[int, str], int] = {}  # Of the window of a device's stream
+        self._credit: list[float] = []
+        self._held: list[tuple[int, int, float, int]] = []
+
+    def hold(
+        self, stream: tuple[int, str], credit_bytes: float, task: int, size_bytes: float, back: int
+    ) -> None:
+        """Let a task take credit of a device's stream, which another task, or it itself, gives back at its end."""
+        number = self._number.setdefault(stream, len(self._number))
+        self._credit += [credit_bytes] * (number == len(self._credit))
+        self._held.append((task, number, size_bytes, back))
+
+    def of(self, made: TaskGraph, size: int, count: int) -> TaskGraph:
+        """A graph of iterations with its windows.
+
+        Args:
+            size: Tasks of an iteration.
+            count: Iterations.
+        """
+        if not self._held:
+            return made
+        window, taken = np.full(size, -1, dtype=np.int32), np.zeros(size)
+        returns = np.full((count, size), -1, dtype=np.int32)
+        for task, number, size_bytes, back in self._held:
+            window[task], taken[task] = number, size_bytes
+            returns[:, back] = task + size * np.arange(count)
+        return replace(
+            made,
+            credit=np.asarray(self._credit, dtype=np.float64),
+            window=np.tile(window, count),
+            window_bytes=np.tile(taken, count),
+            returns=returns.ravel(),
+        )
