@@ -88,7 +88,7 @@ def test_at_every_size_the_plan_is_as_fast_as_promised(
         assert row.simulated_seconds == pytest.approx(own / 1e6)
         assert row.simulated_seconds <= row.fastest_seconds * (1 + share) * (1 + 1e-9)
         assert best is None or row.fastest_seconds <= best.time_us / 1e6 * NEAR
-        assert row.gap == pytest.approx(max(0, own / 1e6 / row.least_seconds - 1))
+        assert row.gap == pytest.approx(max(0, own / 1e6 / row.least_seconds - 1), abs=1e-9)
         single = found.single.preferred.time_us[size] / 1e6
         assert row.fastest_seconds <= single * (1 + 1e-9)
     for one, other in pairwise(plans.ranges):
