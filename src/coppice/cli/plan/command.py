@@ -44,6 +44,7 @@ if TYPE_CHECKING:
     from coppice.planners.planning import PlannedResult
     from coppice.schedule.plan import Plan
     from coppice.schedule.steady import SteadyRates
+    from coppice.schedule.verification.sums import SumOrder
     from coppice.simulation.simulated import Simulated
 
 
@@ -104,7 +105,6 @@ def plan(
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import write_plan
-    from coppice.schedule.verification.sums import sum_order
     from coppice.simulation.simulated import (
         LARGEST_REACH_BYTES,
         model_record,
@@ -142,7 +142,7 @@ def plan(
         stages.begin("looking for the size that has the rate")
         reached = sizes_reaching(result.plan, _SHARES, model=assumed)
         steady = steady_rates(result.plan, model=assumed)
-        sums = sum_order(result.plan.body) if options.deterministic else None
+        sums = _worth_telling(result.plan, asked_for=options.deterministic)
         pipelined: Simulated | None = None
         if reached is not None and None in reached.values():
             (pipelined,) = simulate_sizes(result.plan, [LARGEST_REACH_BYTES], model=assumed)
@@ -166,6 +166,21 @@ def plan(
     if output is not None and not printed:
         fields.append(("written to", str(output)))
     print_fields(title_of(problem), fields, file=sys.stderr if printed else sys.stdout)
+
+
+_LOOKED_THROUGH = 2**18
+"""Transfers up to which it is looked whether ranks add alike."""
+
+
+def _worth_telling(plan: Plan, *, asked_for: bool) -> SumOrder | None:
+    """In which order the plan adds, where that was asked for, or where ranks may get different bits."""
+    from coppice.schedule.verification.sums import sum_order
+
+    schedule = plan.schedule
+    if not asked_for and (schedule is None or schedule.num_transfers > _LOOKED_THROUGH):
+        return None
+    found = sum_order(plan.body)
+    return found if asked_for or (found is not None and not found.ranks_agree) else None
 
 
 def _names_folder(output: str) -> bool:
