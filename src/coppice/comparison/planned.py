@@ -30,6 +30,7 @@ from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulated import without_bursts
 from coppice.simulation.simulator import fastest
 from coppice.text import plural, sizes_of
+from coppice.topology.presets import preset
 
 NEAR = 1.002
 """A plan is fast enough if no schedule can be faster by more than this factor."""
@@ -208,6 +209,28 @@ def planner_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "relay_gpus"}
 
 
+_MANY_RANKS = 128
+"""Above, one algorithm that exchanges the blocks of all ranks can use up all transfers that are looked at."""
+
+
+def _fewest_first(problem: Problem, variants: Sequence[AlgorithmVariant]) -> Sequence[AlgorithmVariant]:
+    """On many ranks the algorithms in the order of their transfers on few, which are counted soon."""
+    if problem.topology.num_ranks <= _MANY_RANKS:
+        return variants
+    root = 0 if problem.collective.rooted else None
+    few = Problem(topology=preset("dgx-h100", boxes=2), collective=problem.collective, root=root)
+    plain = bound_of(few)
+
+    def transfers(variant: AlgorithmVariant) -> float:
+        try:
+            body = Bodies(few, variant, plain).body(1)
+        except InputError:
+            return inf
+        return body.num_transfers if isinstance(body, Schedule) else 0
+
+    return sorted(variants, key=transfers)
+
+
 def _of_the_catalogue(
     problem: Problem,
     model: Model,
@@ -235,7 +258,8 @@ def _of_the_catalogue(
     ranks = problem.topology.num_ranks
     expected = ranks if problem.collective.rooted else ranks**2
     own = optimal_planner(problem.collective)
-    for variant in candidates(problem, order="both" if keep is None else "rank") if budget else ():
+    variants = candidates(problem, order="both" if keep is None else "rank") if budget else []
+    for variant in _fewest_first(problem, variants):
         if variant.algorithm == own:
             continue
         if budget < expected or all(known[size] <= limits[size] for size in known):
