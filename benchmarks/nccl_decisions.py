@@ -290,7 +290,7 @@ def main() -> None:
     else:
         print(table(found).text())
     if options.write:
-        replace_generated(PAGE, "nccl_decisions", table(found).markdown())
+        replace_generated(PAGE, "nccl_decisions.py", table(found).markdown())
 
 
 if __name__ == "__main__":

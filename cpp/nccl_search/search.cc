@@ -5,6 +5,7 @@
 #include <cmath>
 #include <stdexcept>
 #include <string>
+#include <utility>
 
 namespace coppice {
 namespace {
@@ -577,6 +578,11 @@ NcclChannels nccl_search(const NcclSystem& system, const NcclSearch& search, con
   check("back", system.back.size(), system.to.size());
   check("rate", system.rate.size(), system.to.size());
   check("rank", system.rank.size(), gpus);
+  std::vector<char> seen(gpus);
+  for (const std::int32_t rank : system.rank)
+    if (rank < 0 || static_cast<std::size_t>(rank) >= gpus || std::exchange(seen[rank], 1))
+      throw std::invalid_argument("expected each rank of 0 .. " + std::to_string(gpus - 1) + " once, found " +
+                                  std::to_string(rank));
   check("pcie", system.pcie.size(), gpus);
   check("net_rate", system.net_rate.size(), nets);
   check("rail", system.rail.size(), nets);

@@ -123,6 +123,11 @@ TEST(columns_that_do_not_fit_are_refused) {
   NcclSystem system = box.system(100);
   NcclSearch asked;
   asked.speeds = kSpeeds;
-  system.rank = system.rank.first(1);
+  const auto ranks = system.rank;
+  system.rank = ranks.first(1);
   CHECK_THROWS(std::invalid_argument, nccl_search(system, asked));
+  for (const std::vector<std::int32_t>& wrong : {std::vector<std::int32_t>{4, 5}, {0, 0}, {-1, 0}}) {
+    system.rank = wrong;
+    CHECK_THROWS(std::invalid_argument, nccl_search(system, asked));
+  }
 }

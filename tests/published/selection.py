@@ -55,7 +55,8 @@ CHECKS: list[Check] = [
         "NCCL's pick says what it was made of",
         "coppice select nodes_3.json --library nccl -c all_gather --size 1G --why",
         lambda answer: (
-            "no NVLink joins all GPUs of a box" in answer.text and "nothing here tells" in answer.text
+            "LL128 needs NVLink between GPUs, found PIX" in answer.text
+            and "nothing here tells" in answer.text
         ),
     ),
     Check(

@@ -76,7 +76,7 @@ def longest_ways(schedule: Schedule, duration_us: NDArray[np.float64]) -> NDArra
         >>> moves = Moves(case, whole(case))
         >>> moves.add([0, 0, 1], [0, 3, 1], [3, 1, 2], 0)
         >>> longest_ways(without_steps(moves.schedule()), np.array([1.0, 1.0, 1.0])).tolist()
-        [1.0, 2.0, 1.0]
+        [3.0, 2.0, 1.0]
     """
     ranks = schedule.topology.num_ranks
     places = schedule.num_chunks * ranks

@@ -27,7 +27,7 @@ def narrowest_cuts(topology: Topology, demands: Sequence[GroupDemand]) -> Iterat
         >>> from coppice.topology.presets import preset
         >>> pairs = GroupDemand("dp", "all_reduce", np.array([[0, 1], [2, 3]]), [Fraction(1), Fraction(2)])
         >>> [np.flatnonzero(each == 0).tolist() for each in narrowest_cuts(preset("ring", gpus=4), [pairs])]
-        [[3]]
+        [[2]]
     """
     for demand in demands:
         if Collective.ALL_TO_ALL.value == demand.collective or demand.collective == "send":

@@ -64,6 +64,7 @@ def search(request: SearchRequest) -> ChannelGraph:
         _core.nccl_search(_columns(request.system), request, speeds)
     )
     found = ChannelPattern(pattern)
+    ranks = _ranks(request.system)
     size = 1 if found is ChannelPattern.NVLS else len(request.system.gpus)
     rows = orders.reshape(count, len(request.system.gpus))[:, :size].tolist()
     return ChannelGraph(
@@ -77,9 +78,14 @@ def search(request: SearchRequest) -> ChannelGraph:
         same=bool(same),
         cross_nic=cross,
         hops=hops,
-        orders=tuple(tuple(row) for row in rows),
+        orders=tuple(tuple(ranks[place] for place in row) for row in rows),
         ports=tuple((a, b) for a, b in ports.reshape(count, 2).tolist()),
     )
+
+
+def _ranks(system: System) -> list[int]:
+    """Ranks of a part of a machine, which its channels number from 0."""
+    return sorted(gpu.rank for gpu in system.gpus)
 
 
 def _decimal(value: float) -> float:
@@ -115,7 +121,7 @@ def _columns(system: System) -> SystemColumns:
         ),
         rate=np.array([link.gb_per_s for link in links]),
         gpu=_ints(number[gpu] for gpu in gpus),
-        rank=_ints(gpu.rank for gpu in gpus),
+        rank=_ints(_ranks(system).index(gpu.rank) for gpu in gpus),
         pcie=_ints(_uplink(gpu) for gpu in gpus),
         net=_ints(number[net] for net in nets),
         net_rate=np.array([net.net.gb_per_s for net in nets]),
