@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from fractions import Fraction
 from pathlib import Path
@@ -18,7 +17,7 @@ from coppice.cli.options.inputs import ProblemOptions
 from coppice.cli.options.measuring import chosen_model
 from coppice.cli.output import Stages, print_fields, print_json, to_stdout
 from coppice.cli.plan.groups import print_group_plans
-from coppice.cli.plan.sets import print_planned_set
+from coppice.cli.plan.sets import names_folder, print_planned_set
 from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.shared import JsonOption
@@ -117,7 +116,7 @@ def plan(
     if together.at_once:
         print_group_plans(asked, together, given, output=output, as_json=as_json)
         return
-    if output is not None and _names_folder(output):
+    if output is not None and names_folder(output):
         if repair is not None:
             raise InputError(f"a repaired plan is one file, found the folder {output}: give `-o plan.json`.")
         print_planned_set(asked, options, Path(output), least_gain=least_gain, as_json=as_json)
@@ -181,11 +180,6 @@ def _worth_telling(plan: Plan, *, asked_for: bool) -> SumOrder | None:
         return None
     found = sum_order(plan.body)
     return found if asked_for or (found is not None and not found.ranks_agree) else None
-
-
-def _names_folder(output: str) -> bool:
-    """Whether an output is a folder, by how it is written or by what is there."""
-    return output.endswith(("/", os.sep)) or Path(output).is_dir()
 
 
 def given_options(context: typer.Context) -> set[str]:

@@ -7,6 +7,7 @@ from time import process_time
 from typing import TYPE_CHECKING
 
 from coppice.cli.output import Stages, print_fields, print_json
+from coppice.cli.plan.sets import names_folder
 from coppice.errors import InputError
 from coppice.text import percent_text, plural, seconds_text
 
@@ -41,6 +42,10 @@ def print_group_plans(
     if others:
         raise InputError(
             f"groups at once are planned without `{others[0]}`: leave it out, or plan one group by `ranks`."
+        )
+    if output is not None and not names_folder(output):
+        raise InputError(
+            f"plans of groups at once are written to a folder, found {output}: give one, such as `-o plans/`."
         )
     with Stages() as stages:
         stages.begin("reading the topology")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 from time import process_time
 from typing import TYPE_CHECKING, cast
@@ -17,6 +18,11 @@ if TYPE_CHECKING:
     from coppice.outputs.shapes.planning import PlanSetJson, SetTimeJson
     from coppice.schedule.files.set_file import PlanRange, PlanSet
     from coppice.verbs.planning import SizedPlanOptions
+
+
+def names_folder(output: str) -> bool:
+    """Whether an output is a folder, by how it is written or by what is there."""
+    return output.endswith(("/", os.sep)) or Path(output).is_dir()
 
 
 def print_planned_set(

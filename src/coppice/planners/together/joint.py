@@ -58,6 +58,12 @@ class GroupPlan:
         """Time for which its busiest link is busy."""
         return self.plan.inv_rate * self.size_bytes / self.plan.problem.shards / 10**9
 
+    def carried_bytes(self) -> dict[int, Fraction]:
+        """Bytes by link of the plan's network, of links that carry any."""
+        loads = body_loads(self.plan.body, self.plan.problem)
+        unit = self.size_bytes / self.plan.problem.shards / loads.shard if loads.shard else Fraction(0)
+        return {link: load * unit for link, load in enumerate(loads.load) if load}
+
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
 class JointPlan(Brief):
@@ -104,20 +110,14 @@ class JointPlan(Brief):
     def users(self, link: int) -> dict[str, Fraction]:
         """Bytes that a link carries, by kind of group."""
         found: dict[str, Fraction] = {}
+        names = [self.topology.node_ids[node] for node in (self.topology.src[link], self.topology.dst[link])]
         for each in self.groups:
             part = each.plan.topology
-            index = part.node_index
-            names = [
-                self.topology.node_ids[node] for node in (self.topology.src[link], self.topology.dst[link])
-            ]
-            if not all(name in index for name in names):
-                continue
-            loads = body_loads(each.plan.body, each.plan.problem)
-            ends = tuple(index[name] for name in names)
-            for own in np.flatnonzero((part.src == ends[0]) & (part.dst == ends[1])).tolist():
-                amount = loads.load[own] / loads.shard * each.size_bytes / each.plan.problem.shards
-                if amount:
-                    found[each.demand.name] = found.get(each.demand.name, Fraction(0)) + amount
+            ends = [part.node_index.get(name, -1) for name in names]
+            own = np.flatnonzero((part.src == ends[0]) & (part.dst == ends[1])).tolist()
+            carried = each.carried_bytes() if own else {}
+            for amount in (carried[one] for one in own if one in carried):
+                found[each.demand.name] = found.get(each.demand.name, Fraction(0)) + amount
         return found
 
     @property
@@ -212,11 +212,8 @@ class _Network:
                 known[key] = plan(_problem(part, member.collective), ring=False).plan
             made = _on(known[key], member)
             groups.append(GroupPlan(demand=demand, ranks=ranks, size_bytes=member.size_bytes, plan=made))
-            loads = body_loads(made.body, made.problem)
-            shard = member.size_bytes / made.problem.shards
-            for link, load in zip(member.links.tolist(), loads.load, strict=True):
-                if load:
-                    busy[link] += load / loads.shard * shard
+            for link, amount in groups[-1].carried_bytes().items():
+                busy[int(member.links[link])] += amount
         rate = [Fraction(each, self.topology.denominator) * 10**9 for each in self.topology.capacity.tolist()]
         return JointPlan(
             topology=self.topology,
@@ -232,10 +229,8 @@ class _Network:
         busy = np.zeros(self.topology.num_links)
         for number, each in enumerate(self.members):
             if each.collective not in PHASES:
-                made = alone.groups[number].plan
-                loads = body_loads(made.body, made.problem)
-                shard = float(each.size_bytes / made.problem.shards / loads.shard)
-                busy[each.links] += np.array([float(load) for load in loads.load]) * shard
+                for link, amount in alone.groups[number].carried_bytes().items():
+                    busy[each.links[link]] += float(amount)
         found = shares(self.topology, [self.members[number] for number in sharing], busy)
         parts = [each.part for each in self.members]
         for number, share in zip(sharing, found.of_group, strict=True):
