@@ -215,6 +215,7 @@ class TestWrongArguments:
     """Every public function, every argument, values of wrong types: a sentence, never another failure."""
 
     RIGHT: Mapping[str, tuple[tuple[Any, ...], Mapping[str, Any]]] = {
+        "advise": (("star",), {"sizes": "1K", "jobs": 1}),
         "algorithms": ((), {}),
         "bench": (("all_reduce", "1K"), {}),
         "bound": (("star", "all_gather"), {}),

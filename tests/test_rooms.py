@@ -31,7 +31,7 @@ ROOMS = (
     ),
     *("bounds", "schedule", "program", "planners", "language", "selection", "simulation", "innetwork"),
     *("comparison", "design", "fitting", "export", "logs", "doctor", "report", "run", "tuning"),
-    *("iteration", "training", "verbs", "cli"),
+    *("iteration", "advice", "training", "verbs", "cli"),
 )
 # These only re-export, and may import any room.
 FRONT = ("__init__", "__main__", "torch")
@@ -264,8 +264,12 @@ SMALLER_GRAPHS = {
 
 
 def test_one_builder_makes_the_graph_of_a_step() -> None:
-    assert called_in(("iteration", "training", "verbs", "cli"), ("TaskGraph",)) == {LOWER, PLANS, TASKS}
-    built = called_in(("iteration", "training", "verbs", "cli"), ("TaskGraphBuilder",))
+    assert called_in(("iteration", "advice", "training", "verbs", "cli"), ("TaskGraph",)) == {
+        LOWER,
+        PLANS,
+        TASKS,
+    }
+    built = called_in(("iteration", "advice", "training", "verbs", "cli"), ("TaskGraphBuilder",))
     assert built == SMALLER_GRAPHS
     assert called_in(("iteration",), ("graph_of_templates",)) == {"coppice.iteration.step.lower"}
 

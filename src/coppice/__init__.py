@@ -15,6 +15,7 @@ collective on it; every verb takes what the others return::
     coppice.plan_groups(cluster, groups="tp=8,dp=2")     all groups of a job at once: a plan each, which share the links
     coppice.simulate(result, "64M")                      when every message runs, at a size; "1K:1G" for many
     coppice.compare(cluster, "all_reduce", sizes="1K:4G")    every algorithm at every size, beside the limits
+    coppice.advise(cluster)                              what to change today for the library that is installed there
     coppice.synthesize(cluster, "all_gather", method="tacos")    by a published method, beside the bound
     coppice.placement(cluster, axes="dp=2,tp=8", reduce="dp,tp")    where to place axes, and how to reduce
     coppice.report(result, "report.html")                one page, or a picture (.svg), or a graph (.dot)
@@ -85,6 +86,7 @@ if TYPE_CHECKING:
     from coppice.topology.model import Link, Node, NodeKind, Topology
     from coppice.topology.readers.document import write_topology
     from coppice.verbs import switch, train, tune
+    from coppice.verbs.advising import advise
     from coppice.verbs.bench import bench
     from coppice.verbs.bounding import bound
     from coppice.verbs.planning import plan, plan_groups, plan_set
@@ -146,6 +148,7 @@ _LAZY = {
     "read_plan_set": "coppice.schedule.files.set_file",
     "repair": "coppice.planners.forest.repairing",
     "select": "coppice.verbs.simulating",
+    "advise": "coppice.verbs.advising",
     "simulate": "coppice.verbs.simulating",
     "synthesize": "coppice.planners.synthesis.synthesizing",
     "verify": "coppice.schedule.verification.verify",
@@ -191,6 +194,7 @@ __all__ = [
     "Tree",
     "UnreachableError",
     "__version__",
+    "advise",
     "algorithms",
     "bench",
     "bound",

@@ -71,6 +71,7 @@ COMMANDS = {
     "compare": Place("coppice.cli.compare:compare", "Compare all algorithms over sizes with the bounds."),
     "model": Place("coppice.cli.model:app", "List, show and fit time models."),
     "select": Place("coppice.cli.select:select", "Predict the algorithm that a library picks for a call."),
+    "advise": Place("coppice.cli.advise:advise", "Say what to change today for the library installed."),
     "export": Place(
         "coppice.cli.export:export", "Write a plan or tuning for a runtime, a library, a launcher."
     ),
@@ -95,7 +96,7 @@ GROUPS = {
         *("bound", "plan", "synthesize", "placement", "algorithms"),
         *("compile", "verify", "explain"),
     ),
-    "Compare and choose": ("simulate", "compare", "model", "select", "report"),
+    "Compare and choose": ("simulate", "compare", "model", "select", "advise", "report"),
     "Export and run": ("export", "import", "doctor", "bench", "tune", "logs", "schema"),
     "Train": ("train",),
     "Networks and switches": ("design", "switch"),

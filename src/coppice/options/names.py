@@ -31,6 +31,9 @@ FABRICS = ("switch", "rail", "fat-tree", "dragonfly", "direct")
 SELECTING = ("open-mpi", "mpich", "mvapich2", "nccl")
 """Libraries whose choice is known."""
 
+ADVISED = ("nccl", "rccl", "open-mpi", "mpich")
+"""Libraries that are advised on."""
+
 COST_INPUTS = (
     "generation",
     "cpu",

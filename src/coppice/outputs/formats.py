@@ -57,6 +57,7 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     "model-fit": OutputFormat("timing:FittedModelJson", ("model fit",)),
     "select": OutputFormat("timing:SelectionJson", ("select",)),
     "select-several": OutputFormat("timing:SelectionsJson", ("select",)),
+    "advise": OutputFormat("deploying:LibraryAdviceJson", ("advise",)),
     "report": OutputFormat("deploying:PageJson", ("report",)),
     "export": OutputFormat("deploying:ExportedJson", ("export", "tune export")),
     "import": OutputFormat("planning:ImportedJson", ("import",)),

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Annotated, NotRequired, TypedDict
 
-from coppice.outputs.shapes.nouns import former
+from coppice.outputs.shapes.nouns import former, own
 
 
 class ExportedJson(TypedDict):
@@ -339,3 +339,58 @@ class OutputsJson(TypedDict):
     """`coppice schema`: the formats of JSON that commands print."""
 
     outputs: list[OutputJson]
+
+
+class AdviceRowJson(TypedDict):
+    """What a library picks for a call, and what it could pick best."""
+
+    group: str
+    collective: str
+    node_count: int
+    ranks: int
+    size_bytes: int
+    picked: str
+    best: Annotated[str, own("What the library could pick best; the pick itself where nothing is gained.")]
+    picked_seconds: float | None
+    best_seconds: float | None
+    rival: str | None
+    rival_seconds: float | None
+    latency_seconds: float | None
+    p99_seconds: float | None
+    model: Annotated[
+        str, own("What the times are from: a model by its name, or the files that measured them.")
+    ]
+    why: str
+    by_change: str | None
+
+
+class AdvisedChangeJson(TypedDict):
+    """A change that can be made today."""
+
+    name: str
+    text: str
+    undo: str
+
+
+class AdvisedFileJson(TypedDict):
+    """A file that carries a change."""
+
+    output: str
+    text: str
+    undo: str
+    judged: str
+
+
+class LibraryAdviceJson(TypedDict):
+    """`coppice advise`: what to change today."""
+
+    library: str
+    library_version: str
+    version_source: str
+    topology: str
+    ranks: int
+    rows: list[AdviceRowJson]
+    changes: list[AdvisedChangeJson]
+    assumptions: list[str]
+    notes: list[str]
+    files: list[AdvisedFileJson]

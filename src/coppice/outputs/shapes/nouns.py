@@ -20,6 +20,16 @@ def former(key: str) -> Meta:
     return Meta(description=f"Former name of `{key}`.", extra_json_schema={"deprecated": True})
 
 
+def own(text: str) -> Meta:
+    """Mark a key that means something else in its shape than in all others.
+
+    Examples:
+        >>> own("The choice that is best.").description
+        'The choice that is best.'
+    """
+    return Meta(description=text)
+
+
 class ProblemJson(TypedDict):
     """A collective on a topology."""
 

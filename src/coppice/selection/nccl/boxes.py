@@ -105,10 +105,11 @@ class Box:
 def boxes_of(topology: Topology) -> list[Box]:
     """All boxes by their first rank; equal ones are one object."""
     seen: dict[bytes, Box] = {}
-    return [seen.setdefault(key, box) for key, box in _boxes(topology)]
+    return [seen.setdefault(key, box) for key, box in each_box(topology)]
 
 
-def _boxes(topology: Topology) -> Iterator[tuple[bytes, Box]]:
+def each_box(topology: Topology) -> Iterator[tuple[bytes, Box]]:
+    """Every box by its first rank, with a key that equal ones share."""
     host = topology.host
     if (host[topology.rank_nodes] < 0).any():
         host = np.zeros(topology.num_nodes, dtype=np.int32)

@@ -1,0 +1,197 @@
+"""Advice for a cluster and the library that is installed there: rows of calls, changes, and what was found of hosts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from coppice.advice.changes import Change
+from coppice.advice.environment import unset_changes
+from coppice.advice.measured import fit_of, measured_rows
+from coppice.advice.mpi import mpich_rows, open_mpi_rows
+from coppice.advice.nccl import TUNED, NcclState, nccl_rows
+from coppice.advice.rows import AdviceRow
+from coppice.collectives import Collective
+from coppice.display import Brief
+from coppice.errors import InputError
+from coppice.export.open_mpi.rules_file import installed_version
+from coppice.fitting.open_mpi import COMPARED
+from coppice.logs.records import Log
+from coppice.selection.nccl.costs import constants
+from coppice.selection.nccl.machines import machines_of
+from coppice.simulation.models import Model, model_of
+from coppice.text import suggestion
+from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.deploying import LibraryAdviceJson
+
+LIBRARIES = {"nccl": "NCCL", "rccl": "RCCL", "open-mpi": "Open MPI", "mpich": "MPICH"}
+"""Libraries that are advised on, with the names that they give themselves."""
+
+MPI_MODEL = "mpi-tcp"
+"""Model of time of MPI libraries where none is given."""
+
+USUAL_SIZES = tuple(4**k for k in range(5, 16))
+"""1 KiB to 1 GiB."""
+
+USUAL_OF_MPI = tuple(4**k for k in range(5, 13))
+"""1 KiB to 16 MiB: all algorithms are simulated."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class WrittenFile:
+    """A file that was written, or would be."""
+
+    path: str
+    what: str  # What it is for
+    undo: str  # How it is taken back
+    text: str  # Its content
+    judged: str  # What the doctor says of it
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Advice(Brief):
+    """What to change today."""
+
+    topology: Topology  # The cluster
+    library: str  # A key of :data:`LIBRARIES`
+    version: str  # Its version, empty where nothing says it
+    version_from: str  # What says so
+    rows: tuple[AdviceRow, ...]  # By group, collective and size
+    changes: tuple[Change, ...]  # What can be changed
+    assumptions: tuple[str, ...]  # What nothing said
+    notes: tuple[str, ...]  # What was not looked at, and why
+    files: tuple[WrittenFile, ...] = ()
+    environment: Mapping[str, str] = field(default_factory=dict)  # Variables of the job, as logs have them
+
+    @property
+    def gaining(self) -> tuple[AdviceRow, ...]:
+        """Rows in which something is gained."""
+        return tuple(row for row in self.rows if row.saves)
+
+    def record(self) -> LibraryAdviceJson:
+        """The advice as JSON values."""
+        return {
+            "library": self.library,
+            "library_version": self.version,
+            "version_source": self.version_from,
+            "topology": self.topology.name,
+            "ranks": self.topology.num_ranks,
+            "rows": [row.record() for row in self.rows],
+            "changes": [change.record() for change in self.changes],
+            "assumptions": list(self.assumptions),
+            "notes": list(self.notes),
+            "files": [
+                {"output": each.path, "text": each.what, "undo": each.undo, "judged": each.judged}
+                for each in self.files
+            ],
+        }
+
+
+def advised(
+    topology: Topology,
+    *,
+    library: str | None = None,
+    collectives: Sequence[Collective] = (),
+    sizes: Sequence[int] | None = None,
+    logs: Sequence[Log] = (),
+    environment: Mapping[str, str] | None = None,
+    model: Model | str | Path | None = None,
+    jobs: int | None = None,
+    on_progress: Callable[[int, int, str], None] | None = None,
+) -> Advice:
+    """Advise on a cluster.
+
+    Args:
+        library: A key of :data:`LIBRARIES`; None: the library that runs on such GPUs.
+        collectives: What is looked at; none: all that the library can be told about.
+        sizes: Sizes M in bytes; None: :data:`USUAL_SIZES`, for MPI :data:`USUAL_OF_MPI`.
+        logs: Logs of the library and results of benchmarks on that cluster.
+        environment: Variables of the job, on top of those that logs have.
+        model: What messages cost, for MPI; None: :data:`MPI_MODEL`.
+
+    Raises:
+        InputError: If there is no such library, or it does not run there.
+    """
+    name = library or usual_library(topology)
+    if name not in LIBRARIES:
+        raise InputError(
+            f"expected a library of {', '.join(LIBRARIES)}, found {name!r}: {suggestion(name, LIBRARIES)}"
+        )
+    if sizes is None:
+        sizes = USUAL_SIZES if name in ("nccl", "rccl") else USUAL_OF_MPI
+    variables = {key: text for log in logs for key, text in log.settings.items()} | dict(environment or {})
+    rows: list[AdviceRow] = []
+    changes: list[Change] = []
+    notes: list[str] = []
+    assumptions: tuple[str, ...] = ()
+    version, source = _version(name, logs)
+    if name == "nccl":
+        state = NcclState(topology=topology, environment=variables)
+        changes += unset_changes(variables)
+        rows = nccl_rows(state, collectives or TUNED, sizes, changes)
+        assumptions = state.communicator()[1]
+    elif name == "rccl":
+        notes.append(
+            "RCCL's choice is not modelled: give a log with its cost model (NCCL_DEBUG_SUBSYS=INIT,TUNING), or times"
+        )
+    else:
+        messages = model_of(MPI_MODEL if model is None else model)
+        for collective in collectives or COMPARED:
+            if name == "open-mpi":
+                given = tuple(map(int, version.split("."))) if version else None
+                found, _ = open_mpi_rows(
+                    topology,
+                    collective,
+                    sizes,
+                    model=messages,
+                    version=given,
+                    jobs=jobs,
+                    on_progress=on_progress,
+                )
+            else:
+                found, _ = mpich_rows(topology, collective, sizes, model=messages)
+            rows += found
+    if logs and name in ("nccl", "rccl"):
+        reckoned = {
+            (row.collective, row.size_bytes): row.picked_us
+            for row in rows
+            if row.picked_us is not None and row.ranks == topology.num_ranks
+        }
+        rows = measured_rows(logs, fit_of(logs, name), reckoned) + rows
+    return Advice(
+        topology=topology,
+        library=name,
+        version=version,
+        version_from=source,
+        rows=tuple(rows),
+        changes=tuple(changes),
+        assumptions=assumptions,
+        notes=tuple(notes),
+        environment=variables,
+    )
+
+
+def usual_library(topology: Topology) -> str:
+    """The library of the GPUs of a cluster; Open MPI where nothing says what they are."""
+    arch = {each for each in topology.arch if each is not None}
+    if any(each.startswith("gfx") for each in arch):
+        return "rccl"
+    return "nccl" if arch or machines_of(topology).generation is not None else "open-mpi"
+
+
+def _version(library: str, logs: Sequence[Log]) -> tuple[str, str]:
+    """Version of the library, and what says so."""
+    for log in logs:
+        if log.version:
+            return log.version, log.file
+    if library == "open-mpi":
+        found = installed_version()
+        if found is not None:
+            return ".".join(map(str, found)), "mpirun --version"
+    if library == "nccl":
+        return constants().version, "the version whose cost model is built in (a log says which one runs)"
+    return "", "nothing (a log says it)"

@@ -1,0 +1,98 @@
+"""What logs and results of benchmarks measured: the default of the library, and choices that were forced."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from coppice.advice.rows import AdviceRow, settled
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.logs.records import Log, LoggedMeasurement
+from coppice.tuning.fit import Fit, fit_runs
+from coppice.tuning.logged import ALGORITHM_NAMES, PROTOCOL_NAMES, runs_of_logs
+
+Reckoned = Mapping[tuple[Collective, int], float]
+"""Time in microseconds that the library's own model reckons with, by collective and size."""
+
+
+def fit_of(logs: Sequence[Log], library: str) -> Fit | None:
+    """Rules for what was measured with and without a forced choice; None where nothing was forced."""
+    try:
+        runs, _ = runs_of_logs(logs, library=library)
+    except InputError:  # nothing was measured both ways
+        return None
+    return fit_runs(runs)
+
+
+def measured_rows(logs: Sequence[Log], fit: Fit | None, reckoned: Reckoned) -> list[AdviceRow]:
+    """A row for each collective, shape and size whose default was measured.
+
+    Args:
+        fit: What is sure of forced choices (:func:`fit_of`).
+        reckoned: What the library's own model reckons with, for the communicator of the cluster.
+    """
+    grouped: dict[tuple[Collective, int, int, int], list[LoggedMeasurement]] = {}
+    for log in logs:
+        for row in log.measurements:
+            if not row.forced and row.ranks is not None and row.of_kernels and row.in_place is not True:
+                key = (row.collective, row.nodes or 1, row.ranks, row.size_bytes)
+                grouped.setdefault(key, []).append(row)
+    sure = {}
+    for shape, sizes in () if fit is None else fit.sizes.items():
+        for size in sizes:
+            sure[shape.collective, shape.nodes, shape.ranks, size.size_bytes] = size
+    found = []
+    for key, rows in sorted(grouped.items()):
+        times = sorted(row.time_us for row in rows)
+        today = times[(len(times) - 1) // 2]
+        tails = [row.iterations.p99_us for row in rows if row.iterations is not None]
+        better = sure.get(key)
+        taken = None if better is None else better.taken
+        picked = next((_name(row) for row in rows if row.algorithm), "default")
+        why = "nothing else was measured: force choices by `coppice tune sweep` to see whether one is faster"
+        best, best_us = picked, today
+        if taken is not None and better is not None:
+            choice = taken.choice
+            words = (choice.algorithm, choice.protocol)
+            best = "/".join(
+                part
+                for part in (ALGORITHM_NAMES.get(words[0], words[0]), PROTOCOL_NAMES.get(words[1], words[1]))
+                if part
+            )
+            best_us = today / taken.verdict.gain
+            why = f"measured {taken.verdict.low:.2f} to {taken.verdict.high:.2f} times as fast, which is no chance"
+        elif better is not None:
+            why = "no choice that was forced is surely faster"
+        own = reckoned.get((key[0], key[3]))
+        if own and taken is None and today > own * _SLOW:
+            why = f"takes {today / own:.2g} times what NCCL reckons with on this cluster: see what is found of the host"
+        found.append(
+            settled(
+                AdviceRow(
+                    group="all",
+                    collective=key[0],
+                    nodes=key[1],
+                    ranks=key[2],
+                    size_bytes=key[3],
+                    picked=picked,
+                    best=best,
+                    picked_us=today,
+                    best_us=best_us,
+                    model=f"measured in {', '.join(dict.fromkeys(row.file for row in rows))}",
+                    why=why,
+                    change="tuner table" if taken is not None else "",
+                    p99_us=max(tails, default=None),
+                )
+            )
+        )
+    return found
+
+
+_SLOW = 1.5
+"""What takes so many times the time that a library reckons with is worth a look at the host."""
+
+
+def _name(row: LoggedMeasurement) -> str:
+    algorithm, protocol = row.algorithm or "", row.protocol or ""
+    names = (ALGORITHM_NAMES.get(algorithm, algorithm), PROTOCOL_NAMES.get(protocol, protocol))
+    return "/".join(name for name in names if name)

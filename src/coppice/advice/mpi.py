@@ -1,0 +1,185 @@
+"""What Open MPI and MPICH pick on a cluster, and what they could pick best, by simulation of all their algorithms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from coppice.advice.rows import WORTH, AdviceRow, settled
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.errors import CoppiceError
+from coppice.fitting.open_mpi import OmpiChoice, choices_of, compared
+from coppice.planners.planning import plan
+from coppice.selection import Selection, SelectionRequest, select, tables_of
+from coppice.selection.selection import decide, parse_rules
+from coppice.selection.tables import FUNCTIONS, FunctionEntry
+from coppice.simulation.models import Model
+from coppice.simulation.simulator import fastest
+from coppice.text import short_size
+from coppice.topology.model import Topology
+
+Progress = Callable[[int, int, str], None]
+
+
+def open_mpi_rows(
+    topology: Topology,
+    collective: Collective,
+    sizes: Sequence[int],
+    *,
+    model: Model,
+    version: Sequence[int] | None = None,
+    group: str = "all",
+    jobs: int | None = None,
+    on_progress: Progress | None = None,
+) -> tuple[list[AdviceRow], tuple[OmpiChoice, ...]]:
+    """Rows of Open MPI, whose rules files choose an algorithm at each size, and the choices for such a file."""
+    found = compared(topology, collective, sizes, model=model, jobs=jobs, on_progress=on_progress)
+    choices = choices_of(found, version)
+    rows = []
+    for choice in choices:
+        own = select(
+            "open-mpi",
+            collective,
+            choice.size_bytes,
+            topology=topology,
+            function=FUNCTIONS[collective],
+            variant="tuned",
+        )
+        known = choice.default_us is not None
+        best = choice.name or own.runs_as
+        if choice.segment_bytes:
+            best += f" in segments of {short_size(choice.segment_bytes)}"
+        rows.append(
+            _row(own, topology, model, group, best, choice.default_us, choice.time_us if known else None)
+        )
+    return rows, choices
+
+
+def mpich_rows(
+    topology: Topology, collective: Collective, sizes: Sequence[int], *, model: Model, group: str = "all"
+) -> tuple[list[AdviceRow], str]:
+    """Rows of MPICH, whose variable chooses one algorithm for all sizes, and the value of that variable.
+
+    An algorithm is chosen that is faster at one size at least, and slower by 2 percent at none; empty where none is.
+    """
+    picks = [select("mpich", collective, size, topology=topology) for size in sizes]
+    times = {
+        name: _times(topology, collective, entry, sizes, model) for name, entry in _forced(collective).items()
+    }
+    today = [_time_of(pick, topology, model) for pick in picks]
+    chosen, most = "", 1.0
+    for name, own in times.items():
+        if own is None or any(each is None for each in today):
+            continue
+        ratios = [before / after for before, after in zip(today, own, strict=True) if before is not None]
+        total = 1.0
+        for ratio in ratios:
+            total *= ratio
+        if min(ratios) >= _NO_LOSS and max(ratios) > 1 / (1 - WORTH) and total > most:
+            chosen, most = name, total
+    rows = []
+    for at, (pick, before) in enumerate(zip(picks, today, strict=True)):
+        after = None if not chosen else times[chosen]
+        best, best_us = (chosen, after[at]) if after is not None else (pick.runs_as, before)
+        row = _row(pick, topology, model, group, best, before, best_us)
+        least = min(
+            ((own[at], name) for name, own in times.items() if own is not None), default=(before or 0.0, "")
+        )
+        if not row.change and before is not None and least[0] < before * (1 - WORTH):
+            words = f"{least[1]} would take {short_time(least[0])} here, but the variable of MPICH holds for all sizes"
+            row = replace(row, why=f"{words}, and it is slower at others")
+        rows.append(row)
+    return rows, chosen
+
+
+_NO_LOSS = 0.98
+MPICH_FUNCTIONS = {
+    Collective.ALL_GATHER: "allgather",
+    Collective.ALL_REDUCE: "allreduce",
+    Collective.BROADCAST: "bcast",
+    Collective.REDUCE: "reduce",
+}
+
+
+def short_time(time_us: float) -> str:
+    """A time in three digits.
+
+    >>> short_time(12345.0), short_time(1.234)
+    ('12.3 ms', '1.23 us')
+    """
+    return f"{time_us / 1000:.3g} ms" if time_us >= 1000 else f"{time_us:.3g} us"
+
+
+def _forced(collective: Collective) -> dict[str, FunctionEntry]:
+    """Algorithms of MPICH that its variable can force and the catalogue has."""
+    entries = tables_of("mpich").functions[MPICH_FUNCTIONS[collective]].algorithms
+    return {name: entry for name, entry in entries.items() if entry.ours is not None and not entry.parts}
+
+
+def _times(
+    topology: Topology, collective: Collective, entry: FunctionEntry, sizes: Sequence[int], model: Model
+) -> list[float] | None:
+    """Simulated times of a forced algorithm at all sizes; None where MPICH falls back or it does not apply."""
+    request = SelectionRequest(collective=collective, ranks=topology.num_ranks, size_bytes=max(sizes))
+    table = tables_of("mpich").functions[MPICH_FUNCTIONS[collective]]
+    facts = request.facts(table.m)
+    if entry.becomes and decide(parse_rules(entry.becomes, "mpich"), facts, table="mpich")[0] != "this":
+        return None
+    return _simulated(topology, collective, str(entry.ours), entry.parameters, sizes, model)
+
+
+def _simulated(
+    topology: Topology,
+    collective: Collective,
+    algorithm: str,
+    parameters: object,
+    sizes: Sequence[int],
+    model: Model,
+) -> list[float] | None:
+    problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
+    try:
+        made = plan(problem, algorithm=algorithm, parameters=parameters, order="rank")  # type: ignore[arg-type]
+    except CoppiceError:
+        return None
+    return [fastest(made.plan.body, size, model=model, pieces=1, keep_hops=False).time_us for size in sizes]
+
+
+def _time_of(pick: Selection, topology: Topology, model: Model) -> float | None:
+    if pick.ours is None:
+        return None
+    found = _simulated(topology, pick.collective, pick.ours, pick.parameters, [pick.size_bytes], model)
+    return None if found is None else found[0]
+
+
+def _row(
+    own: Selection,
+    topology: Topology,
+    model: Model,
+    group: str,
+    best: str,
+    picked_us: float | None,
+    best_us: float | None,
+) -> AdviceRow:
+    changes = best != own.runs_as and picked_us is not None
+    why = "no other algorithm saves 3 percent"
+    if picked_us is None:
+        why = f"{own.runs_as} has no schedule here: its time is not known"
+    elif changes:
+        why = f"{best} is the fastest of all algorithms that can be chosen"
+    return settled(
+        AdviceRow(
+            group=group,
+            collective=own.collective,
+            nodes=max(1, len(set(topology.host[topology.rank_nodes].tolist()))),
+            ranks=topology.num_ranks,
+            size_bytes=own.size_bytes,
+            picked=own.runs_as,
+            best=best,
+            picked_us=picked_us,
+            best_us=best_us,
+            model=f"simulated under {model.name}",
+            why=why,
+            change="rules" if changes else "",
+        )
+    )

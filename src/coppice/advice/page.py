@@ -1,0 +1,172 @@
+"""Advice as one page of text."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from coppice.advice.advise import LIBRARIES, Advice
+from coppice.advice.rows import SMALL_BYTES, WORTH, AdviceRow, by_ranges
+from coppice.text import columns, plural, short_size, time_text
+
+
+def page_lines(advice: Advice, *, max_width: int | None = None) -> list[str]:
+    """The page, line by line; columns left out to fit ``max_width`` are named below their table."""
+    name = f"{LIBRARIES[advice.library]} {advice.version}".rstrip()
+    lines = [
+        f"{name} on {advice.topology.name} ({plural(advice.topology.num_ranks, 'rank')})",
+        f"  version from {advice.version_from}",
+        *(f"  assumed: {words}" for words in advice.assumptions),
+    ]
+    lines += ["", *_verdict(advice)]
+    for _, members in groupby(
+        advice.rows, key=lambda row: (row.group, row.collective, row.ranks, row.nodes, row.model)
+    ):
+        rows = list(members)
+        one = rows[0]
+        who = "" if one.group == "all" else f" of {one.group}"
+        shape = f"{plural(one.ranks, 'rank')} on {plural(one.nodes, 'node')}"
+        lines += ["", f"{one.collective}{who}, {shape}: {one.model}"]
+        lines += [f"  {line}" for line in _table(rows, max_width)]
+    lines += _small(advice, max_width)
+    if advice.changes:
+        lines += ["", "what to change"]
+        for change in advice.changes:
+            gained = [row.gain for row in advice.gaining if row.change in (change.name, "all changes")]
+            words = f"up to {max(gained):.3g} times as fast" if gained else "nothing by itself"
+            lines += [f"  {change.what}: {words}", f"    undo: {change.undo}"]
+    if advice.files:
+        lines += ["", "files"]
+        for each in advice.files:
+            lines += [f"  {each.path}: {each.what}; {each.judged}", f"    undo: {each.undo}"]
+    lines += ["", "try it", *(f"  {line}" for line in trial_lines(advice))]
+    if advice.notes:
+        lines += ["", *(f"note: {words}" for words in advice.notes)]
+    return lines
+
+
+def _kind(row: AdviceRow) -> tuple[object, ...]:
+    """What rows of one table have in common."""
+    return (row.group, row.collective, row.ranks, row.nodes, row.model)
+
+
+def _verdict(advice: Advice) -> Iterator[str]:
+    """The answer in a sentence or two."""
+    known = [row for row in advice.rows if row.picked_us is not None]
+    gaining = advice.gaining
+    if not known:
+        yield "nothing is known of its times here (see the notes)"
+        return
+    library = LIBRARIES[advice.library]
+    if not gaining:
+        calls = plural(len(known), "call")
+        yield f"nothing to change: the pick of {library} is within {WORTH:.0%} of the best it can do in all {calls}"
+        return
+    most = max(gaining, key=lambda row: row.gain)
+    yield (
+        f"{library} could be faster in {len(gaining)} of {plural(len(known), 'call')}, {most.gain:.3g} times at most: "
+        f"{most.collective} of {short_size(most.size_bytes)} by {most.best} instead of {most.picked}"
+        + (f" ({most.change})" if most.change else "")
+    )
+
+
+def _table(rows: Sequence[AdviceRow], max_width: int | None) -> list[str]:
+    """Rows of one collective, neighbouring sizes together; what they have in common stands once."""
+    cells: list[tuple[str, ...]] = [("size", "picks", "time", "best", "time", "gain", "why")]
+    for span, run in by_ranges(rows):
+        times, best_times = ([time(row) for row in (run[0], run[-1])] for time in (_picked, _best))
+        gains = [f"{gain:.3g}x" for gain in (min(row.gain for row in run), max(row.gain for row in run))]
+        better = run[0].saves
+        cells.append(
+            (
+                span,
+                run[0].picked,
+                _span(times),
+                run[0].best if better else "-",
+                _span(best_times) if better else "-",
+                _span(gains) if better else "-",
+                run[0].why,
+            )
+        )
+    sides = "rlrlrrl"
+    if not any(row.saves for row in rows):
+        cells, sides = [(*row[:3], row[6]) for row in cells], "rlrl"
+    shared = {row[-1] for row in cells[1:]}
+    below = [shared.pop()] if len(shared) == 1 else []
+    if below:
+        cells = [row[:-1] for row in cells]
+    room = None if max_width is None else max_width - 2
+    spare = [] if below else [len(cells[0]) - 1]
+    return columns(cells, sides[: len(cells[0])], max_width=room, spare=spare) + below
+
+
+def _small(advice: Advice, max_width: int | None) -> list[str]:
+    """Messages in which waiting counts more than bandwidth: protocols, trees against rings, tails."""
+    rows = [row for row in advice.rows if row.size_bytes < SMALL_BYTES and (row.latency_us or row.p99_us)]
+    if not rows:
+        return []
+    cells: list[tuple[str, ...]] = [
+        ("collective", "size", "picks", "time", "waits", "next best", "time", "p99")
+    ]
+    for row in rows:
+        share = (
+            "-" if not row.picked_us or row.latency_us is None else f"{row.latency_us / row.picked_us:.0%}"
+        )
+        cells.append(
+            (
+                *(str(row.collective), short_size(row.size_bytes), row.picked, _time(row.picked_us), share),
+                *(row.rival or "-", _time(row.rival_us), _time(row.p99_us)),
+            )
+        )
+    room = None if max_width is None else max_width - 2
+    if not any(row.p99_us for row in rows):
+        cells = [row[:-1] for row in cells]
+    table = columns(cells, "lrlrrlrr"[: len(cells[0])], max_width=room)
+    words = "waits: share of the time that does not depend on the size: launch, protocol, messages in a row"
+    return ["", "small messages", *(f"  {line}" for line in (*table, words))]
+
+
+def trial_lines(advice: Advice) -> list[str]:
+    """How to try the advice in five minutes, and how to see that it worked."""
+    ranks = advice.topology.num_ranks
+    if advice.library in ("open-mpi", "mpich"):
+        names = ",".join(dict.fromkeys(str(row.collective) for row in advice.rows))
+        sizes = sorted({row.size_bytes for row in advice.rows})
+        span = f"-b {short_size(sizes[0])} -e {short_size(sizes[-1])}" if sizes else ""
+        what = f"--library {advice.library} --collective {names}"
+        return [
+            f"coppice tune sweep {what} {span} --num-ranks {ranks} -o runs.jsonl",
+            "coppice tune fit runs.jsonl -o table.csv",
+            f"coppice tune check table.csv runs.jsonl --num-ranks {ranks}",
+            "it worked where the last command says no slower size and exits with 0",
+        ]
+    worst = max(advice.gaining, key=lambda row: row.gain, default=None)
+    program = "all_reduce_perf" if worst is None else f"{worst.collective}_perf"
+    sets = " ".join(
+        f"-u {name}" if value is None else f"{name}={value}"
+        for change in advice.changes
+        for name, value in change.sets.items()
+    )
+    before = f"mpirun -np {ranks} {program} -b 1K -e 1G -f 4 -g 1"
+    after = f"mpirun -np {ranks} env {sets} {program} -b 1K -e 1G -f 4 -g 1" if sets else before
+    lines = [f"before: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING {before} | tee before.log"]
+    if advice.changes:
+        lines.append(f"after:  NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING {after} | tee after.log")
+    files = "before.log after.log" if advice.changes else "before.log"
+    return [*lines, f"it worked where the column `time` is lower: coppice logs {files}"]
+
+
+def _time(time_us: float | None) -> str:
+    return "-" if time_us is None else time_text(time_us)
+
+
+def _picked(row: AdviceRow) -> str:
+    return _time(row.picked_us)
+
+
+def _best(row: AdviceRow) -> str:
+    return _time(row.best_us)
+
+
+def _span(texts: Sequence[str]) -> str:
+    return " to ".join(dict.fromkeys(texts))

@@ -1,0 +1,108 @@
+"""What to change today on a cluster, for the library that is installed there."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Annotated, Any
+
+from msgspec import Struct
+
+from coppice.collectives import Collective
+from coppice.options import ANYTHING, AnySizes, argument, option
+from coppice.options.calls import verb
+from coppice.options.names import ADVISED
+from coppice.options.shared import JobsOption, ModelOption
+
+if TYPE_CHECKING:
+    from coppice.advice.advise import Advice
+
+
+LOGS = (
+    option(
+        "Log of the library or result of nccl-tests on that cluster: version, variables, choices and times count; may "
+        "be repeated.",
+        "--log",
+        metavar="FILE",
+    ),
+)
+
+
+class AdviseOptions(Struct, frozen=True, kw_only=True):
+    """Options of advice."""
+
+    library: Annotated[
+        str | None,
+        option(
+            f"One of: {', '.join(ADVISED)} [default: the one of such GPUs].",
+            "--library",
+            "-l",
+            metavar="NAME",
+        ),
+    ] = None
+    collectives: Annotated[
+        str | Sequence[Collective | str] | None,
+        ANYTHING,
+        option(
+            "Collectives, joined by commas [default: all that the library can be told about].",
+            "--collective",
+            "-c",
+            metavar="LIST",
+        ),
+    ] = None
+    sizes: Annotated[
+        AnySizes | None,
+        option(
+            "Message sizes M, such as 64M or 1K:1G:4 [default: 1K:1G:4, of MPI 1K:16M:4].",
+            "--size",
+            "--sizes",
+            "-s",
+            metavar="SIZES",
+        ),
+    ] = None
+    model: Annotated[Any, ANYTHING, *ModelOption.__metadata__] = None
+    jobs: JobsOption = None
+
+
+class AdviseCall(AdviseOptions, frozen=True):
+    """Advice on a cluster."""
+
+    cluster: Annotated[Any, argument("The cluster: a topology, or the name of a preset or file.")]
+    logs: Annotated[Sequence[str | os.PathLike[str]], ANYTHING, *LOGS] = ()
+
+
+@verb(AdviseCall)
+def advise(asked: AdviseCall) -> Advice:
+    """Say what to change today: what the library picks, what it could pick best, and what that brings.
+
+    NCCL is judged by its own cost model over the channels that its search finds on this cluster; Open MPI and MPICH by
+    simulation of all algorithms that they can be told to use; what logs measured comes first.
+
+    Raises:
+        InputError: If there is no such library or it does not run on the cluster, or a file cannot be read.
+
+    Examples:
+        >>> import coppice
+        >>> advice = coppice.advise("dgx-a100", sizes="1M")
+        >>> advice.library, len(advice.rows), advice.gaining
+        ('nccl', 5, ())
+    """
+    from coppice.advice.advise import advised
+    from coppice.logs.reading import read_logs
+    from coppice.topology.load import load
+
+    return advised(load(asked.cluster), logs=read_logs(list(asked.logs)), **advised_options(asked))
+
+
+def advised_options(asked: AdviseOptions) -> dict[str, Any]:
+    """What :func:`coppice.advice.advise.advised` takes of some options."""
+    from coppice.text import sizes_of
+
+    names = asked.collectives.split(",") if isinstance(asked.collectives, str) else asked.collectives or ()
+    return {
+        "library": asked.library,
+        "collectives": [Collective.named(name) for name in names],
+        "sizes": None if asked.sizes is None else sizes_of(asked.sizes),
+        "model": asked.model,
+        "jobs": asked.jobs,
+    }

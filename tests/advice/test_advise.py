@@ -1,0 +1,132 @@
+"""Advice: picks are those of the library, changes bring what they are named for, and healthy clusters need none."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import coppice
+from coppice.advice.advise import USUAL_SIZES, advised, usual_library
+from coppice.advice.environment import unset_changes
+from coppice.advice.nccl import NcclState, nccl_rows
+from coppice.advice.page import page_lines
+from coppice.advice.rows import AdviceRow, by_ranges, settled
+from coppice.collectives import Collective
+from coppice.errors import InputError
+from coppice.logs.reading import read_logs
+from coppice.topology.presets import preset
+
+ALL_REDUCE = Collective.ALL_REDUCE
+
+
+@pytest.mark.parametrize(
+    ("name", "boxes"), [("dgx-a100", 2), ("dgx-h100", 4), ("dgx-b200", 1), ("dgx-1v", 1)]
+)
+def test_healthy_boxes_need_nothing(name: str, boxes: int) -> None:
+    found = advised(preset(name, boxes=boxes))
+    assert found.library == "nccl"
+    assert len(found.rows) == 5 * len(USUAL_SIZES)
+    assert not found.gaining
+    assert not found.changes
+    assert any("nothing to change" in line for line in page_lines(found))
+
+
+def test_rows_are_what_the_library_picks() -> None:
+    cluster = preset("dgx-a100", boxes=2)
+    for row in advised(cluster, sizes=[2**10, 2**20, 2**28]).rows:
+        pick = coppice.select("nccl", row.collective, row.size_bytes, topology=cluster)
+        assert (row.picked, row.picked_us) == (pick.algorithm, pick.cell.time_us)
+
+
+def test_forced_choices_are_found_and_undone() -> None:
+    cluster = preset("dgx-h100", boxes=4)
+    forced = {"NCCL_ALGO": "Ring", "NCCL_PROTO": "Simple", "NCCL_DEBUG": "INFO"}
+    sizes = [2**10, 2**24, 2**30]
+    found = advised(cluster, sizes=sizes, collectives=[ALL_REDUCE], environment=forced)
+    assert [change.name for change in found.changes] == ["unset NCCL_ALGO", "unset NCCL_PROTO"]
+    free = {row.size_bytes: row for row in advised(cluster, sizes=sizes, collectives=[ALL_REDUCE]).rows}
+    for row in found.rows:
+        assert row.picked == "Ring/Simple"
+        assert row.best_us == pytest.approx(free[row.size_bytes].picked_us, rel=0.03)
+        assert row.picked_us is not None
+        assert row.best_us is not None
+        assert row.best_us <= row.picked_us
+    assert found.rows[0].change == "all changes"
+    page = "\n".join(page_lines(found))
+    assert "undo: export NCCL_ALGO=Ring" in page
+    assert "env -u NCCL_ALGO -u NCCL_PROTO" in page
+
+
+def test_one_change_is_enough_where_one_is() -> None:
+    state = NcclState(topology=preset("dgx-h100"), environment={"NCCL_NVLS_ENABLE": "0", "NCCL_ALGO": "^PAT"})
+    changes = list(unset_changes(state.environment))
+    assert len(changes) == 2
+    (row,) = nccl_rows(state, [ALL_REDUCE], [2**30], changes)
+    assert (row.picked, row.change) == ("Ring/Simple", "unset NCCL_NVLS_ENABLE")
+    assert row.gain > 1.2
+
+
+@pytest.mark.parametrize("library", ["open-mpi", "mpich"])
+def test_mpi_is_simulated(library: str) -> None:
+    star = preset("star", gpus=6)
+    found = advised(star, library=library, collectives=[ALL_REDUCE], sizes=[2**10, 2**22], jobs=1)
+    for row in found.rows:
+        own = coppice.select(library, row.collective, row.size_bytes, topology=star)
+        assert row.picked == own.runs_as
+        assert row.model == "simulated under mpi-tcp"
+        made = coppice.plan(
+            star, "all_reduce", algorithm=own.ours, parameters=dict(own.parameters), order="rank"
+        )
+        timed = coppice.simulate(made, row.size_bytes, model="mpi-tcp", pieces=1)
+        assert row.picked_us == pytest.approx(timed.time_us)
+        assert row.best_us is not None
+        assert row.best_us <= timed.time_us
+
+
+def test_mpich_is_not_told_what_loses_elsewhere() -> None:
+    """Recursive doubling is faster for small messages, but the variable holds for large ones, too."""
+    star = preset("star", gpus=6)
+    both = advised(star, library="mpich", collectives=[ALL_REDUCE], sizes=[2**10, 2**22]).rows
+    small = advised(star, library="mpich", collectives=[ALL_REDUCE], sizes=[2**10]).rows
+    assert both[0].best == both[0].picked
+    assert "holds for all sizes" in both[0].why
+    assert small[0].best == "recursive_doubling"
+
+
+LOG = """\
+n1:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda12.4
+n1:7:7 [0] NCCL INFO NCCL_ALGO set by environment to Ring
+#       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
+#        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
+    67108864      16777216     float     sum      -    912.4   73.55  137.91      0    910.0   73.75  138.28      0
+"""
+
+
+def test_logs_tell_versions_and_variables(tmp_path: Path) -> None:
+    file = tmp_path / "nccl.log"
+    file.write_text(LOG)
+    logs = read_logs([file], collective=ALL_REDUCE)
+    found = advised(preset("dgx-a100", boxes=2), logs=logs, sizes=[2**10])
+    assert (found.version, found.version_from) == ("2.27.7", str(file))
+    assert [change.name for change in found.changes] == ["unset NCCL_ALGO"]
+
+
+def test_usual_libraries() -> None:
+    assert [usual_library(preset(name)) for name in ("dgx-h100", "mi300x", "star")] == [
+        "nccl",
+        "rccl",
+        "open-mpi",
+    ]
+    with pytest.raises(InputError, match="did you mean 'mpich'"):
+        advised(preset("star"), library="mpihc")
+
+
+def test_ranges_and_the_least_gain() -> None:
+    row = AdviceRow(
+        group="all", collective=ALL_REDUCE, nodes=1, ranks=8, size_bytes=1024, picked="a", best="b", picked_us=100.0,
+        best_us=98.0, model="m", why="w", change="c",
+    )  # fmt: skip
+    assert not row.saves
+    assert (settled(row).best, settled(row).change) == ("a", "")
+    assert [span for span, _ in by_ranges([row, row])] == ["1K"]
