@@ -238,6 +238,7 @@ class TestWrongArguments:
         "read_plan": (("FILE",), {}),
         "read_plan_set": (("FILE",), {}),
         "repair": (("PLAN", "star"), {}),
+        "replan": (("star", "all_gather"), {"remove": ["rank3"]}),
         "report": (("PLAN", "OUT"), {}),
         "select": (("nccl", "all_reduce", 1024), {"ranks": 8}),
         "simulate": (("PLAN", 1024), {}),

@@ -23,6 +23,7 @@ collective on it; every verb takes what the others return::
     coppice.doctor("algo.xml", target="rccl", ranks=16)      would that runtime load and use it?
     degraded = coppice.degrade(cluster, nodes={"box0/nic3": 0.5})    a slow NIC; compose joins boxes by a fabric
     coppice.repair(result, degraded)                     the same plan after a fault: most trees stay, the others move
+    coppice.replan(cluster, remove=["box1/nic0"])        what faults cost, before and after; keep or drain
     coppice.write_plan(result, "plan.json")              and read_plan; COPPICE_ALGORITHM=plan.json runs it in torch
     coppice.bench("all_reduce", "1K:1M")                 in launched processes: measured, against the library's own
     coppice.train.estimate("gpt-7.5b", topology="dgx-a100", parallel="tp=8", global_batch=8)    a training iteration
@@ -90,6 +91,7 @@ if TYPE_CHECKING:
     from coppice.verbs.bench import bench
     from coppice.verbs.bounding import bound
     from coppice.verbs.planning import plan, plan_groups, plan_set
+    from coppice.verbs.replanning import replan
     from coppice.verbs.simulating import compare, select, simulate
 
 _LAZY = {
@@ -147,6 +149,7 @@ _LAZY = {
     "read_plan": "coppice.schedule.files.plan_file",
     "read_plan_set": "coppice.schedule.files.set_file",
     "repair": "coppice.planners.forest.repairing",
+    "replan": "coppice.verbs.replanning",
     "select": "coppice.verbs.simulating",
     "advise": "coppice.verbs.advising",
     "simulate": "coppice.verbs.simulating",
@@ -217,6 +220,7 @@ __all__ = [
     "read_plan",
     "read_plan_set",
     "repair",
+    "replan",
     "report",
     "select",
     "simulate",

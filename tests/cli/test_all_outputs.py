@@ -69,6 +69,12 @@ RUNS = {
     ),
     "plan-set": (f"plan {STAR} -c all_reduce --sizes 1K:1M:32 -o plans/",),
     "plan-repair": ("plan slower.json --repair plan.json",),
+    "degrade": (
+        f"degrade {STAR} -c all_gather --remove rank3",
+        f"degrade {STAR} --slow rank1=50% --size 1K",
+        f"degrade {STAR} -c all_to_all --node rank1=50%",
+        "degrade dgx-a100 --node rank3=50% --job gpt-7.5b --parallel tp=8 --global-batch 8",
+    ),
     "synthesize": (
         "synthesize ring --set gpus=4 -c all_gather --method tacos",
         "synthesize ring --set gpus=4 -c all_gather --method sccl -p steps=2",

@@ -235,6 +235,7 @@ def test_rates_say_which_they_are() -> None:
     """Plain names of rates are former ones; those that are confused have names of their own."""
     rates = {each.key for each in current_fields() if re.search(r"(alg|bus)bw|inv_rate", each.key)}
     which = ("optimum_", "load_", "steady_", "reached_", "ring_", "limit_", "finish_", "makespan_")
+    which += ("before_", "unmoved_")  # of faults
     assert {key for key in rates if not key.startswith(which)} == set()
 
 

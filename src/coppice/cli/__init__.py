@@ -51,6 +51,7 @@ COMMANDS = {
         "coppice.cli.bound:bound", "Print the optimal rate of a collective, and its bottleneck cut."
     ),
     "plan": Place("coppice.cli.plan.command:plan", "Plan a collective, verify the plan, print its rate."),
+    "degrade": Place("coppice.cli.degrade:degrade", "Compute what faults cost, and plan for what is left."),
     "synthesize": Place(
         "coppice.cli.synthesize:synthesize", "Find a schedule by a published method, and rate it."
     ),
@@ -93,7 +94,7 @@ COMMANDS = {
 GROUPS = {
     "Describe a cluster": ("topology", "probe", "lab"),
     "Bound and plan": (
-        *("bound", "plan", "synthesize", "placement", "algorithms"),
+        *("bound", "plan", "degrade", "synthesize", "placement", "algorithms"),
         *("compile", "verify", "explain"),
     ),
     "Compare and choose": ("simulate", "compare", "model", "select", "advise", "report"),

@@ -13,6 +13,7 @@ from msgspec import structs
 
 from coppice.cli import with_flags
 from coppice.cli.options.declaring import with_options
+from coppice.cli.options.faults import Faults
 from coppice.cli.options.inputs import (
     TopologyOptions,
     print_reader_warnings,
@@ -184,19 +185,8 @@ def subset_ranks(
 @with_options("topology links nodes removed one_way boxes rates settings ...")
 def degrade(
     asked: TopologyOptions,
+    faults: Faults,
     *,
-    links: Annotated[
-        list[str] | None,
-        option("Set a link to a rate in GB/s, or to a share: 50%.", "--link", metavar="A,B=RATE"),
-    ] = None,
-    nodes: Annotated[
-        list[str] | None,
-        option("Scale all links of a GPU, NIC or switch: 50%.", "--node", metavar="NODE=SHARE"),
-    ] = None,
-    removed: Annotated[
-        list[str] | None, option("Remove a node or a link.", "--remove", metavar="NODE or A,B")
-    ] = None,
-    one_way: Annotated[bool, option("Change links only from A to B.")] = False,
     output: OutputOption = None,
     name: NameOption = None,
     as_json: JsonOption = False,
@@ -208,33 +198,7 @@ def degrade(
       coppice topology degrade dgx-a100 --boxes 2 --node box0/nic3=50% -o slow.json
       coppice topology degrade box.json --link gpu0,gpu1=12.5 --remove rank7 -o broken.json
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.topology.load import degrade as degraded
-
-    if not (links or nodes or removed):
-        raise InputError("expected something to degrade, found no --link, --node or --remove: name one.")
-    rates = [_assignment(text, "--link A,B=RATE") for text in links or ()]
-    found = degraded(
-        asked.load(),
-        links={_link_ends(ends, text): rate for (ends, rate), text in zip(rates, links or (), strict=True)},
-        nodes=dict(_assignment(text, "--node NODE=SHARE") for text in nodes or ()),
-        remove=[_link_ends(text, text) if "," in text else text for text in removed or ()],
-        one_way=one_way,
-    )
-    _deliver(found, output, name=name, as_json=as_json)
-
-
-def _assignment(text: str, shape: str) -> tuple[str, str]:
-    key, equals, value = text.rpartition("=")
-    if not equals or not key or not value:
-        raise InputError(f"expected {shape}, found {text!r}.")
-    return key.strip(), value.strip()
-
-
-def _link_ends(text: str, where: str) -> tuple[str, str]:
-    src, comma, dst = text.partition(",")
-    if not comma or not src or not dst or "," in dst:
-        raise InputError(f"expected the two ends of a link as A,B, found {where!r}.")
-    return src.strip(), dst.strip()
+    _deliver(faults.of(asked.load()), output, name=name, as_json=as_json)
 
 
 def _deliver(topology: Topology, output: Path | None, *, name: str | None, as_json: bool) -> None:

@@ -26,6 +26,7 @@ from coppice.options.shared import (
     FrameworkOption,
     JobArgument,
     ModelOption,
+    ParallelOption,
     RatesOption,
     SetOption,
 )
@@ -50,14 +51,7 @@ class JobOptions(NamedJob, frozen=True, kw_only=True):
 
     topology: ClusterOption = None
     boxes: BoxesOption = None
-    parallel: Annotated[
-        str | None,
-        option(
-            "Degrees, such as tp=8,pp=16,dp=4: tensor, pipeline, data, context (cp), experts (ep), chunks of a "
-            "device (vp).",
-            metavar="LIST",
-        ),
-    ] = None
+    parallel: ParallelOption = None
     global_batch: BatchOption = None
     micro_batch: Annotated[int | None, option("Samples of a micro-batch [default: 1].", ge=1)] = None
     recompute: Annotated[

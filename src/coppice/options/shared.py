@@ -234,6 +234,16 @@ ClusterOption = Annotated[
     ),
 ]
 
+ParallelOption = Annotated[
+    str | None,
+    option(
+        "Degrees, such as tp=8,pp=16,dp=4: tensor, pipeline, data, context (cp), experts (ep), chunks of a "
+        "device (vp).",
+        "--parallel",
+        metavar="LIST",
+    ),
+]
+
 BatchOption = Annotated[
     int | None, option("Samples of an iteration [default: one each].", "--global-batch", ge=1)
 ]

@@ -34,6 +34,7 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     "plan-groups": OutputFormat("planning:GroupPlansJson", ("plan --job JOB",)),
     "plan-set": OutputFormat("planning:PlannedSetJson", ("plan -o FOLDER/",)),
     "plan-repair": OutputFormat("planning:RepairedPlanJson", ("plan --repair",)),
+    "degrade": OutputFormat("planning:DegradedJson", ("degrade",)),
     "synthesize": OutputFormat("synthesis:SynthesizedJson", ("synthesize",)),
     "synthesize-none": OutputFormat("synthesis:UnsynthesizedJson", ("synthesize",)),
     "synthesize-groups": OutputFormat("synthesis:GroupsSynthesisJson", ("synthesize -p groups=...",)),

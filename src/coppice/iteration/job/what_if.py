@@ -109,11 +109,12 @@ def _paced(kind: KindOfBox, changed: Topology) -> KindOfBox | None:
 def _rates(before: Topology, changed: Topology, links: np.ndarray) -> np.ndarray:
     """Rate of each node over its original links after the change; lost links carry nothing."""
     found = np.zeros(before.num_nodes)
+    where = [changed.node_index.get(name, -1) for name in before.node_ids]
     for link in np.flatnonzero(links).tolist():
-        ends = int(before.src[link]), int(before.dst[link])
-        at = changed.link_index.get(ends)
+        src, dst = int(before.src[link]), int(before.dst[link])
+        at = changed.link_index.get((where[src], where[dst]))
         if at is not None:
-            found[ends[0]] += float(changed.capacity[at]) / float(changed.denominator)
+            found[src] += float(changed.capacity[at]) / float(changed.denominator)
     return found
 
 
@@ -196,18 +197,78 @@ def what_if(job: TrainingJob, change: str, *, healthy: WhatIfRow | None = None) 
         named = not value.isdigit()
         if named:
             _box_of(job, match[1], change)
-        row = _drained(job, 1 if named else int(value), int(match[1]) if named else None)
+        row = _drained(job, [int(match[1])] if named else int(value))
         return WhatIf(change=change, rows=(row,))
     if name in ("without", "slow"):
         return _lossy(job, change, name, value, healthy)
     if name == "degrade":
         box, machines = degraded(job.machines, value)
-        return _ways_on(job, change, machines, box, healthy)
+        return _ways_on(job, change, machines, [box], healthy)
     row = _row(job, "as it is", _changed(job, change, name, value))
     factor = _FACTOR.fullmatch(value)
     if factor is not None and float(factor[1]) <= 1:
         row = _no_gain(job, row, healthy)
     return WhatIf(change=change, rows=(row,), why_not=_why_no_gain(row))
+
+
+def after_faults(job: TrainingJob, now: Topology) -> list[WhatIf]:
+    """Evaluate the job as it is and laid out anew, and after faults of its cluster: kept, or with the boxes drained.
+
+    All machines go at the pace of the slowest; boxes that lost a GPU cannot be kept.
+
+    Args:
+        now: The cluster of the job with its faults; nodes keep their names.
+
+    Raises:
+        InputError: If it is the cluster of no kind of boxes of the job, or nothing is left to run on.
+
+    Examples:
+        >>> from coppice.iteration.job.file import parse_job_record
+        >>> from coppice.iteration.job.job import job_of
+        >>> from coppice.topology.load import degrade
+        >>> job = job_of(parse_job_record('''
+        ... model.name = "gpt-7.5b"
+        ... cluster = {topology = "dgx-a100", boxes = 4}
+        ... layout = {tp = 4, global_batch = 64}
+        ... ''', where="job.toml"))
+        >>> now = degrade(job.machines.kinds[0].topology, nodes={"box1/nic2": "30%"}, remove=["box2/nic0"])
+        >>> [[row.way for row in each.rows] for each in after_faults(job, now)]
+        [['as it is', 'laid out anew'], ['keep', 'keep, laid out anew', 'drain']]
+    """
+    first = 0
+    for index, kind in enumerate(job.machines.kinds):
+        before = kind.topology
+        if not before.node_index.keys() >= now.node_index.keys():
+            first += kind.boxes
+            continue
+        hosts = np.unique(before.host[before.rank_nodes])
+        struck = sorted(_struck(before, now) & set(hosts.tolist()))
+        boxes = [first + int(np.searchsorted(hosts, host)) for host in struck]
+        whole = all(name in now.node_index for name in np.array(before.node_ids)[before.rank_nodes].tolist())
+        paced = _paced(kind, now) if whole else None
+        kept = None
+        if paced is not None:
+            kept = replace(
+                job.machines, kinds=(*job.machines.kinds[:index], paced, *job.machines.kinds[index + 1 :])
+            )
+        healthy = _row(job, "as it is", job.machines)
+        found = _ways_on(job, "faults", kept, boxes, healthy)
+        return [_healthy(job, healthy, [found]), found]
+    raise InputError(
+        f"expected the cluster of the job, {job.machines.name}, found {now.name}: give the job's own "
+        "(`cluster.topology` of its file)."
+    )
+
+
+def _struck(before: Topology, now: Topology) -> set[int]:
+    """Hosts of nodes that are gone, or have links that are slower or gone; -1 stands for nodes of no host."""
+    found = {int(before.host[v]) for v, name in enumerate(before.node_ids) if name not in now.node_index}
+    where = [now.node_index.get(name, -1) for name in before.node_ids]
+    for link, (a, b) in enumerate(zip(before.src.tolist(), before.dst.tolist(), strict=True)):
+        at = now.link_index.get((where[a], where[b]))
+        if at is None or now.gb_per_s(at) < before.gb_per_s(link):
+            found.update((int(before.host[a]), int(before.host[b])))
+    return found
 
 
 def what_ifs(job: TrainingJob, changes: Sequence[str]) -> list[WhatIf]:
@@ -231,13 +292,18 @@ def what_ifs(job: TrainingJob, changes: Sequence[str]) -> list[WhatIf]:
     """
     healthy = _row(job, "as it is", job.machines)
     found = [what_if(job, each, healthy=healthy) for each in changes]
-    rows = [healthy, _searched(job, "laid out anew", job.machines)]
+    return [_healthy(job, healthy, found), *found]
+
+
+def _healthy(job: TrainingJob, healthy: WhatIfRow, found: Sequence[WhatIf]) -> WhatIf:
+    """The job as it is, and laid out anew in the best of the search and of the layouts that changes found."""
+    rows = [_searched(job, "laid out anew", job.machines)]
     layouts = {row.layout for each in found for row in each.rows if row.searched}
     for idle in range(sum(each.boxes for each in job.machines.kinds)):
         used = _without_last(job.machines, idle)
         rows += [_at(job, "laid out anew", used, each) for each in layouts if each.gpus == used.gpus]
-    best = max(rows[1:], key=lambda row: (row.fits, row.samples_per_second))
-    return [WhatIf(change="none", rows=(rows[0], best)), *found]
+    best = max(rows, key=lambda row: (row.fits, row.samples_per_second))
+    return WhatIf(change="none", rows=(healthy, best))
 
 
 def compare_kinds(job: TrainingJob) -> WhatIf | None:
@@ -347,16 +413,17 @@ def _without_last(machines: Machines, count: int) -> Machines:
     return replace(machines, kinds=tuple(kinds))
 
 
-def _drained(job: TrainingJob, count: int, box: int | None) -> WhatIfRow:
-    """The job in the best layout without some boxes: the last ones, or a given one."""
-    kinds, left = list(job.machines.kinds), count
-    numbers = [(kind, number) for kind in range(len(kinds)) for number in range(kinds[kind].boxes)]
-    lost = [numbers[box][0]] if box is not None else [kind for kind, _ in reversed(numbers)][:left]
+def _drained(job: TrainingJob, boxes: Sequence[int] | int) -> WhatIfRow:
+    """The job in the best layout without some boxes: given ones, or so many of the last."""
+    kinds = list(job.machines.kinds)
+    kind_of = [kind for kind in range(len(kinds)) for _ in range(kinds[kind].boxes)]
+    count = boxes if isinstance(boxes, int) else len(boxes)
+    lost = kind_of[::-1][:count] if isinstance(boxes, int) else [kind_of[box] for box in boxes]
     for each in lost:
         kinds[each] = replace(kinds[each], boxes=kinds[each].boxes - 1)
     remaining = tuple(each for each in kinds if each.boxes)
-    if not remaining or count > len(numbers):
-        raise InputError(f"expected boxes that remain of {len(numbers)}, found {count} drained: drain fewer.")
+    if not remaining or count > len(kind_of):
+        raise InputError(f"expected boxes that remain of {len(kind_of)}, found {count} drained: drain fewer.")
     machines = Machines(name=f"{job.machines.name} without {count}", kinds=remaining)
     return _searched(job, "drain", machines)
 
@@ -397,13 +464,13 @@ def _lossy(job: TrainingJob, change: str, name: str, value: str, healthy: WhatIf
             f"expected a {part} of a box, {part}:0 to {part}:{there - 1}, found {part}:{number} in {change!r}."
         )
     kept = _kept(job, part, box, factor if name == "slow" else None)
-    return _ways_on(job, change, kept, box, healthy)
+    return _ways_on(job, change, kept, [box], healthy)
 
 
 def _ways_on(
-    job: TrainingJob, change: str, kept: Machines | None, box: int, healthy: WhatIfRow | None
+    job: TrainingJob, change: str, kept: Machines | None, boxes: Sequence[int], healthy: WhatIfRow | None
 ) -> WhatIf:
-    """Options after a loss: keep the machines, if the job can go on, or drain a box."""
+    """Options after a loss: keep the machines, if the job can go on, or drain boxes."""
     rows: list[WhatIfRow] = []
     missing = ""
     if kept is not None:
@@ -411,7 +478,8 @@ def _ways_on(
         missing = _why_no_gain(rows[0])
         rows.append(_searched(job, "keep, laid out anew", kept))
     try:
-        rows.append(_drained(job, 1, box))
+        if boxes:
+            rows.append(_drained(job, boxes))
     except InputError as error:
         if not rows:
             raise

@@ -16,6 +16,7 @@ from coppice.outputs.shapes.nouns import (
     ProblemJson,
     former,
 )
+from coppice.outputs.shapes.training import WhatIfJson
 
 
 class BoundWithTreesJson(OptimumRatesJson):
@@ -340,6 +341,45 @@ class RepairedPlanJson(ProblemJson, LoadRatesJson, FormerPlannedRatesJson):
     optimal: bool
     verified: bool
     repair_cpu_seconds: float
+
+
+class ReplannedJson(ProblemJson, OptimumRatesJson, LoadRatesJson):
+    """A plan for what faults leave of a network."""
+
+    before_algbw_gb_per_s: float
+    before_algbw_exact_gb_per_s: Exact
+    before_algbw_exact: Annotated[Exact, former("before_algbw_exact_gb_per_s")]
+    unmoved_algbw_exact_gb_per_s: Exact | None
+    optimum_algbw_exact: Annotated[Exact, former("optimum_algbw_exact_gb_per_s")]
+    cut: list[str]
+    cut_in_words: str
+    planned_algbw_exact: Annotated[Exact, former("load_algbw_exact_gb_per_s")]
+    loss: Exact
+    optimal: bool
+    verified: bool
+    found_by: str
+    before_max_height: int | None
+    max_height: int | None
+    replan_seconds: float
+    verify_seconds: float
+
+
+class SizeAfterFaultsJson(TypedDict):
+    """Simulated times of a message size before and after faults."""
+
+    size_bytes: int
+    before_seconds: float
+    simulated_seconds: float
+    fastest_name: str
+    fastest_seconds: float
+
+
+class DegradedJson(ReplannedJson):
+    """`coppice degrade`: what faults cost, and the plan for what is left."""
+
+    sizes: NotRequired[list[SizeAfterFaultsJson]]
+    model: NotRequired[ModelJson]
+    what_if: NotRequired[list[WhatIfJson]]
 
 
 class VerificationJson(SteadyRatesJson):

@@ -87,12 +87,37 @@ def forest_after_fault(
     healthy = without_fault(topology)
     if healthy is None or find_symmetry(healthy).order == 1:
         return None
-    index = topology.node_index
-    where = np.array([index.get(name, topology.num_nodes) for name in healthy.node_ids], dtype=np.int32)
     whole = expanded((plan_alike or plan)(replace(problem, topology=healthy)))
+    return forest_from(whole, problem, best, low=low, lossy=lossy)
+
+
+def forest_from(
+    whole: Forest,
+    problem: Problem,
+    best: Fraction,
+    *,
+    low: bool = False,
+    lossy: bool = False,
+    tallest: int | None = None,
+) -> Forest | None:
+    """Trees that take no longer than ``best`` on a network with faults, from those of the network without them.
+
+    Args:
+        whole: Trees of the network without its faults, written out; nodes have the same names.
+        problem: A collective without a root or weights on the network as it is now.
+        best: Time per shard, in 1 / (GB/s), that trees can reach.
+        low: As in :func:`forest_after_fault`.
+        lossy: As there.
+        tallest: Hops that a tree that is changed may have at most; None is any number.
+    """
+    topology = problem.topology
+    index = topology.node_index
+    where = np.array(
+        [index.get(name, topology.num_nodes) for name in whole.topology.node_ids], dtype=np.int32
+    )
     damaged, _ = damaged_by(whole, topology, where)
     full = lossy and is_full(problem, best) and topology.num_ranks * topology.num_links > MOST_PACKED
-    mended = _mended(damaged, best, problem, quickly=full)
+    mended = _mended(damaged, best, problem, quickly=full, tallest=tallest)
     if mended is None:
         return None
     rate = topology.denominator / best
@@ -102,7 +127,7 @@ def forest_after_fault(
     if full:
         found = Shifting(mended, rate, free_roots=not at_root, wanted=WANTED, most=LOSSY).run()
         return found if found is not None and forest_loads(found).inv_rate <= best * (1 + LOSSY) else None
-    found = Reweighting(mended, total, at_root).run()
+    found = Reweighting(mended, total, at_root, tallest=tallest).run()
     if found is None or (low and not _are_low(found, whole)):
         return None
     return found if forest_loads(found).inv_rate == best else None
@@ -145,7 +170,9 @@ def _as_slow_both_ways(
     return forest if forest_loads(forest).inv_rate <= worst else None
 
 
-def _mended(damaged: Damaged, best: Fraction, problem: Problem, *, quickly: bool) -> Damaged | None:
+def _mended(
+    damaged: Damaged, best: Fraction, problem: Problem, *, quickly: bool, tallest: int | None = None
+) -> Damaged | None:
     """The forest with what the fault broke hung somewhere else; links may carry too much."""
     if not len(damaged.broken):
         return damaged
@@ -158,7 +185,7 @@ def _mended(damaged: Damaged, best: Fraction, problem: Problem, *, quickly: bool
     quick = Mending(damaged, scale=1, limit=limit)
     if quickly and quick.hang_below_others():
         return _again(quick)
-    attempt = Rehanging(damaged, scale=1, limit=limit)
+    attempt = Rehanging(damaged, scale=1, limit=limit, tallest=tallest)
     return _again(attempt) if attempt.mend() else None
 
 

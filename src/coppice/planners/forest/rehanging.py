@@ -41,6 +41,19 @@ class MovedTree:
         found: list[int] = np.flatnonzero(self.parent == node).tolist()
         return [child for child in found if child not in self.detached]
 
+    def height_with(self, child: int, parent: int, entry: int) -> int:
+        """Hops of the longest chain through the hop from a parent to a detached subtree that is entered at one rank.
+
+        Where that is not the top of the subtree, the way from there to the top and on is counted for all of it.
+        """
+        above = self.parent.copy()
+        above[[*self.detached]] = -1
+        top, hops = np.arange(len(above)), np.zeros(len(above), dtype=np.int64)
+        while len(rest := np.flatnonzero(above[top] >= 0)):
+            top[rest] = above[top[rest]]
+            hops[rest] += 1
+        return int(hops[parent] + 1 + hops[entry] + hops[top == child].max())
+
     def depth(self, node: int) -> int:
         """Hops between a node and the root, -1 where it is not connected to it, ignoring detached subtrees."""
         hops = 0
@@ -146,16 +159,25 @@ _DETOURED = 5
 class Rehanging:
     """One attempt to bring every load below a limit."""
 
-    def __init__(self, damaged: Damaged, *, scale: int, limit: Sequence[int], low: bool = True) -> None:
+    def __init__(
+        self,
+        damaged: Damaged,
+        *,
+        scale: int,
+        limit: Sequence[int],
+        low: bool = True,
+        tallest: int | None = None,
+    ) -> None:
         """Start from the damaged forest.
 
         Args:
             scale: Units of weight that one of the forest's becomes: weights can be split that far.
             limit: Most units that each link may carry.
             low: Prefer new parents near the root, where that costs little more.
+            tallest: Hops that a tree may have at most after a subtree is hung; None is any number.
         """
         forest, topology = damaged.forest, damaged.forest.topology
-        self.damaged, self.scale, self.low = damaged, scale, low
+        self.damaged, self.scale, self.low, self.tallest = damaged, scale, low, tallest
         self.topology, self.links_by_ends = topology, damaged.links
         self.limit = limit
         self.room = [most - scale * load for most, load in zip(limit, damaged.load, strict=True)]
@@ -494,6 +516,8 @@ class Rehanging:
             done.add(node)
             if rank[node] >= 0 and node not in below:
                 found = self._found(tree, child, node, origin)
+                if self.tallest is not None and tree.height_with(child, node, found.entry) > self.tallest:
+                    continue
                 if crowding:
                     return replace(found, units=tree.weight)
                 if found.units > 0:

@@ -182,8 +182,7 @@ def repaired_plan(given: Plan, now: Topology) -> tuple[Plan, dict[str, Any]]:
             "expected trees that branch at ranks, found switches that copy or add: plan anew (`in_network=True`)."
         )
     require_well_formed(forest)
-    where = _where(given.topology, now)
-    problem = _problem(given.problem, now, where)
+    where, problem = fault_of(given, now)
     damaged, dropped = damaged_by(expanded(forest), now, where)
     units = damaged.forest.total_weight
     if not units:
@@ -220,6 +219,12 @@ def repaired_plan(given: Plan, now: Topology) -> tuple[Plan, dict[str, Any]]:
     return result, figures
 
 
+def fault_of(given: Plan, now: Topology) -> tuple[NDArray[np.int32], Problem]:
+    """Where each node of a plan is in the network as it is now (the number of nodes: gone), and its problem there."""
+    where = _where(given.topology, now)
+    return where, _problem(given.problem, now, where)
+
+
 def _where(old: Topology, now: Topology) -> NDArray[np.int32]:
     """Node of the network as it is now for each node of the old one, the number of nodes where it is gone."""
     index = now.node_index
@@ -249,11 +254,13 @@ def _problem(old: Problem, now: Topology, where: NDArray[np.int32]) -> Problem:
         raise InputError(
             f"the root of the {old.collective}, {name!r}, is not in the network any more: plan with another root."
         )
-    weights = None
-    if old.weights is not None:
-        by_rank = {rank: weight for rank, weight in zip(ranks, old.weights, strict=True) if rank >= 0}
-        weights = tuple(by_rank[rank] for rank in range(now.num_ranks))
-    return Problem(now, old.collective, root=root, weights=weights)
+    was = {rank: before for before, rank in enumerate(ranks) if rank >= 0}
+    kept = [was[rank] for rank in range(now.num_ranks)]
+    weights = None if old.weights is None else tuple(old.weights[rank] for rank in kept)
+    demands = None
+    if old.demands is not None:
+        demands = tuple(tuple(old.demands[src][dst] for dst in kept) for src in kept)
+    return Problem(now, old.collective, root=root, weights=weights, demands=demands)
 
 
 def _least(

@@ -87,17 +87,25 @@ class LinkUses:
 class Reweighting:
     """Trees of a forest, and more that are grown from them, at weights that fit."""
 
-    def __init__(self, damaged: Damaged, total: Fraction | None, at_root: dict[int, Fraction]) -> None:
+    def __init__(
+        self,
+        damaged: Damaged,
+        total: Fraction | None,
+        at_root: dict[int, Fraction],
+        *,
+        tallest: int | None = None,
+    ) -> None:
         """Start from a forest whose trees are whole.
 
         Args:
             total: Rate of all trees of a phase in capacity units, where roots are free to share it.
             at_root: Otherwise the rate of each root.
+            tallest: Hops that a tree that is changed may have at most; None is any number.
         """
         self.damaged, self.total, self.at_root = damaged, total, at_root
         forest, topology = damaged.forest, damaged.forest.topology
         self.topology = topology
-        self.rehanging = Rehanging(damaged, scale=1, limit=[0] * topology.num_links)
+        self.rehanging = Rehanging(damaged, scale=1, limit=[0] * topology.num_links, tallest=tallest)
         self.capacity: list[int] = topology.capacity.tolist()
         self.over: list[float] = []
         self.usual = np.array(self.rehanging.cost) / max(self.rehanging.cost)
@@ -133,7 +141,8 @@ class Reweighting:
             return None
         scale = lcm(*(each.denominator for each in weight))
         damaged, _ = damaged_by(forest, self.topology, np.arange(self.topology.num_nodes, dtype=np.int32))
-        attempt = Rehanging(damaged, scale=1, limit=[scale * each for each in self.capacity])
+        limit = [scale * each for each in self.capacity]
+        attempt = Rehanging(damaged, scale=1, limit=limit, tallest=self.rehanging.tallest)
         return attempt.forest() if attempt.run() else None
 
     # The linear program.
