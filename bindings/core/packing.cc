@@ -14,6 +14,7 @@ static nb::dict to_dict(Packing packing, TreeEdges edges) {
   stats["restarts"] = packing.stats.restarts;
   stats["halvings"] = packing.stats.halvings;
   stats["exact_steps"] = packing.stats.exact_steps;
+  stats["flows"] = packing.stats.flows;
   nb::dict result;
   result["complete"] = packing.complete;
   result["violated"] = to_numpy(std::move(packing.violated));
@@ -33,13 +34,14 @@ void init_packing(nb::module_& m) {
   m.def(
       "pack_trees",
       [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Column<Amount> roots, Column<bool> terminal,
-         bool always_exhaustive) {
+         bool always_exhaustive, std::int64_t most_checks) {
         auto terminals = checked_terminals(num_nodes, src, dst, cap, roots, terminal);
         TreeEdges edges;
         Packing packing = stoppable([&](const StopFlag& stop) {
           Digraph graph(num_nodes, view(src), view(dst));
           PackingOptions options;
           options.always_exhaustive = always_exhaustive;
+          options.most_checks = most_checks;
           Packing found = pack_best(graph, terminals, view(roots), view(cap), GroupAction::trivial(graph), options, stop);
           edges = tree_edges(graph, terminals, found);
           return found;
@@ -47,7 +49,7 @@ void init_packing(nb::module_& m) {
         return to_dict(std::move(packing), std::move(edges));
       },
       nb::arg("num_nodes"), nb::arg("src"), nb::arg("dst"), nb::arg("cap"), nb::arg("roots"), nb::arg("terminal"),
-      nb::arg("always_exhaustive") = false, "Spanning trees within integral capacities: see packing.h.");
+      nb::arg("always_exhaustive") = false, nb::arg("most_checks") = -1, "Spanning trees within integral capacities: see packing.h.");
   m.def(
       "pack_templates",
       [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Column<Amount> roots, Column<bool> terminal,

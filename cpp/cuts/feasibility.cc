@@ -46,14 +46,30 @@ std::vector<std::vector<Vertex>> FeasibilityCheck<Int>::violated(std::span<const
     } else {
       sets.push_back(seen_);
     }
-    for (Arc e : touched_arcs_) flow_[e] = 0;
-    for (Vertex v : touched_vertices_) taken_[v] = 0;
-    for (Vertex v : seen_) level_[v] = -1;
-    touched_arcs_.clear();
-    touched_vertices_.clear();
-    seen_.clear();
+    forget_flow();
   }
   return sets;
+}
+
+template <class Int>
+std::vector<Vertex> FeasibilityCheck<Int>::violated_at(Vertex sink, std::span<const Int> capacity, std::span<const Int> supply, Int demand) {
+  capacity_ = capacity;
+  supply_ = supply;
+  std::fill(merged_.begin(), merged_.end(), 0);
+  std::vector<Vertex> set;
+  if (!reaches_demand(sink, demand)) set = seen_;
+  forget_flow();
+  return set;
+}
+
+template <class Int>
+void FeasibilityCheck<Int>::forget_flow() {
+  for (Arc e : touched_arcs_) flow_[e] = 0;
+  for (Vertex v : touched_vertices_) taken_[v] = 0;
+  for (Vertex v : seen_) level_[v] = -1;
+  touched_arcs_.clear();
+  touched_vertices_.clear();
+  seen_.clear();
 }
 
 // On false, seen_ holds the vertices that still reach the sink: the violated sink side.

@@ -50,7 +50,11 @@ class FeasibilityCheck {
   std::vector<std::vector<Vertex>> violated(std::span<const Int> capacity, std::span<const Int> supply, Int demand,
                                             std::size_t limit, const StopFlag& stop = {});
 
+  /// The least set of least c(in(X)) + r(X) among those that hold `sink`, if that is below `demand`; else empty. One flow.
+  std::vector<Vertex> violated_at(Vertex sink, std::span<const Int> capacity, std::span<const Int> supply, Int demand);
+
  private:
+  void forget_flow();
   bool reaches_demand(Vertex sink, Int demand);
   bool levels_from(Vertex sink);
   Int push(Vertex v, Int limit);

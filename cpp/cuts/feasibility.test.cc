@@ -53,6 +53,16 @@ TEST(feasibility_agrees_with_enumeration) {
     CHECK_EQ(sets.empty(), holds);
     CHECK(sets == wide);
     infeasible += !holds;
+    const Vertex sink = pick(n);
+    std::vector<std::uint8_t> only(n, 0);
+    only[sink] = 1;
+    FeasibilityCheck<Amount> one(g, terminal);
+    CHECK(one.violated_at(sink, cap, supply, demand) == [&] {
+      auto found = FeasibilityCheck<Amount>(g, only).violated(cap, supply, demand, 1);
+      return found.empty() ? std::vector<Vertex>{} : found.front();
+    }());
+    CHECK_EQ(one.violated_at(sink, cap, supply, demand).empty(), holds_by_enumeration(g, only, cap, supply, demand));
+    CHECK(one.violated(cap, supply, demand, 100) == sets);  // a flow leaves nothing behind
     for (const auto& set : sets) {  // each reported set is a certificate
       Amount value = 0;
       bool counts = false;

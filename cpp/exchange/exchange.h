@@ -12,8 +12,9 @@
 // 3. *Exchange.* A terminal that is missing still takes a path with arcs that are full. Edges of other trees are moved
 //    off these, to paths with room or to full ones in turn, a few levels deep.
 //
-// Every step keeps the loads within the capacities, so a packing without missing terminals needs no proof. That one is
-// found is not promised: the limits below end the search, and the packer is asked then.
+// Every step keeps the loads within the capacities, so a packing without missing terminals needs no proof. The limits
+// below end the search after polynomially many steps, found or not; that there is a packing in the end is what the
+// packer promises, which is asked then.
 //
 // 4. *Lower.* What hangs deepest is taken off and put back higher by exchanges, one level after the other, as long as
 // that succeeds.

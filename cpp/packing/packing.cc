@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <functional>
 #include <iterator>
+#include <limits>
 #include <memory>
 #include <numeric>
 #include <optional>
@@ -15,6 +16,7 @@
 #include "packing/path_search.h"
 #include "packing/shortening.h"
 #include "packing/tree_grower.h"
+#include "splitting/splitting.h"
 
 namespace coppice {
 
@@ -22,6 +24,9 @@ namespace {
 
 constexpr std::size_t kSetsToSplit = 32;
 constexpr std::size_t kWidths = 8;  // of arcs, by which parts are told apart
+
+// The fast search has made all the checks that it may.
+struct BudgetSpent {};
 
 class Packer {
  public:
@@ -65,23 +70,58 @@ class Packer {
       strengthen(tight);
       learn(std::move(tight));
     }
-    if (options_.begun) take_begun(*options_.begun);
+    if (!options_.always_exhaustive)
+      most_checks_ = result_.stats.checks + (options_.most_checks < 0 ? fast_checks(graph_) : options_.most_checks);
+    try {
+      search();
+    } catch (const BudgetSpent&) {
+      if (grower_.growing()) grower_.abandon();
+      for (const Tree& tree : batch_) change_trees(tree, -tree.multiplicity);
+      batch_.clear();
+      result_.complete = action_.order == 1;
+      if (result_.complete) split();
+    }
+    if (result_.complete) shorten_trees(graph_, action_, terminal_, residual_, trees_, stop_);
+    return result();
+  }
+
+ private:
+  // Grows all trees, or as many templates as it finds.
+  void search() {
+    if (options_.begun && options_.most_checks != 0) take_begun(*options_.begun);
     while (remaining_ > 0) {
       while (static_cast<std::int32_t>(batch_.size()) < batch_size_ && remaining_ > 0) {
         if (!add_tree(next_root())) {
           check_batch();
           if (learn_parts()) continue;
           result_.complete = false;
-          return result();
+          return;
         }
       }
       check_batch();
     }
-    shorten_trees(graph_, action_, terminal_, residual_, trees_, stop_);
-    return result();
   }
 
- private:
+  // Packs what remains in strongly polynomial time. The trees taken for good left (I) true, so there is a way.
+  void split() {
+    for (Arc e = 0; e < graph_.num_arcs(); ++e) check_capacity_[e] = residual_[action_.arc_class[e]];
+    const Packing rest = pack_by_splitting(graph_, terminal_, roots_left_, check_capacity_, stop_);
+    result_.stats.flows = rest.stats.flows;
+    take(rest, trees_);
+  }
+
+  void count_check() {
+    if (result_.stats.checks >= most_checks_) throw BudgetSpent{};
+    ++result_.stats.checks;
+  }
+
+  // `change` more units of a tree.
+  void change_trees(const Tree& tree, Amount change) {
+    roots_left_[tree.root] -= change;
+    remaining_ -= change * action_.order;
+    for (auto [arc_class, units] : tree.use) residual_[arc_class] -= change * units;
+  }
+
   // Within these sums no slack overflows, and neither does a multiplicity times the images that share an arc.
   void check_amounts(std::span<const Amount> roots, std::span<const Amount> capacity) const {
     Wide trees = 0, all = std::accumulate(capacity.begin(), capacity.end(), Wide{0});
@@ -117,18 +157,20 @@ class Packer {
 
   // Takes trees that somebody else has grown as one batch.
   void take_begun(const Packing& begun) {
+    take(begun, batch_);
+    check_batch();
+  }
+
+  void take(const Packing& begun, std::vector<Tree>& trees) {
     std::vector<std::int32_t> classes;
     for (std::size_t t = 0; t < begun.root.size(); ++t) {
       Tree tree{begun.root[t], begun.multiplicity[t], {begun.arcs.begin() + begun.start[t], begun.arcs.begin() + begun.start[t + 1]}, {}};
       classes.clear();
       for (Arc e : tree.arcs) classes.push_back(action_.arc_class[e]);
       count_use(classes, action_, tree.use);
-      for (auto [arc_class, units] : tree.use) residual_[arc_class] -= tree.multiplicity * units;
-      roots_left_[tree.root] -= tree.multiplicity;
-      remaining_ -= tree.multiplicity * action_.order;
-      batch_.push_back(std::move(tree));
+      change_trees(tree, tree.multiplicity);
+      trees.push_back(std::move(tree));
     }
-    check_batch();
   }
 
   // Grows a tree at `root` and takes it, to be checked by check_batch(). False: a template was not found.
@@ -170,7 +212,7 @@ class Packer {
   std::vector<std::vector<Vertex>> violated_sets(std::size_t limit) { return violated_sets(limit, remaining_); }
 
   std::vector<std::vector<Vertex>> violated_sets(std::size_t limit, Amount demand) {
-    ++result_.stats.checks;
+    count_check();
     for (Arc e = 0; e < graph_.num_arcs(); ++e) check_capacity_[e] = residual_[action_.arc_class[e]];
     for (Vertex v = 0; v < graph_.num_vertices(); ++v) check_supply_[v] = supply_of(v);
     return check_.violated(check_capacity_, check_supply_, demand, limit, stop_);
@@ -326,9 +368,7 @@ class Packer {
         if (tree.multiplicity == 0 || growth[i][cut] <= 0) continue;
         Amount excess = std::min(tree.multiplicity, (-cuts_.slack(cut) + growth[i][cut] - 1) / growth[i][cut]);
         tree.multiplicity -= excess;
-        roots_left_[tree.root] += excess;
-        remaining_ += excess * action_.order;
-        for (auto [arc_class, units] : tree.use) residual_[arc_class] += excess * units;
+        change_trees(tree, -excess);
         for (std::int32_t other = 0; other < cuts_.size(); ++other) cuts_.change_slack(other, excess * growth[i][other]);
         result_.stats.trees_given_back += tree.multiplicity == 0;
       }
@@ -340,7 +380,7 @@ class Packer {
   bool learn_from_partial_tree() {
     if (action_.order > 1) return false;
     if (!partial_) partial_.emplace(graph_, terminal_);
-    ++result_.stats.checks;
+    count_check();
     auto sets = partial_->violated(*this);
     if (sets.empty()) return false;
     strengthen(sets);
@@ -388,10 +428,11 @@ class Packer {
   // only keeps the known cuts teaches a new cut.
   void exhaustive_step() {
     if (!path_search_) path_search_.emplace(graph_, terminal_, cuts_);
-    std::vector<Arc> path = path_search_->find(grower_, stop_);
-    if (path.empty()) throw NoPacking{};
+    const auto path = path_search_->find(grower_, stop_);
+    if (!path) throw BudgetSpent{};
+    if (path->empty()) throw NoPacking{};
     Vertex root = grower_.reached_list().front();
-    grower_.extend(path);
+    grower_.extend(*path);
     if (!learn_from_partial_tree()) return;
     ++result_.stats.restarts;
     grower_.start(root, share(root));
@@ -415,6 +456,7 @@ class Packer {
   std::vector<Tree> trees_;              // taken for good
   std::vector<Tree> batch_;              // taken, but not checked yet
   std::int32_t batch_size_ = 1;
+  std::int64_t most_checks_ = std::numeric_limits<std::int64_t>::max();  // that the fast search may reach
   bool parts_learned_ = false;
 
   FeasibilityCheck<Amount> check_;
@@ -427,6 +469,10 @@ class Packer {
 };
 
 }  // namespace
+
+std::int64_t fast_checks(const Digraph& graph) {
+  return 100 + static_cast<std::int64_t>(graph.num_vertices()) + graph.num_arcs();
+}
 
 Packing pack_trees(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
                    std::span<const Amount> capacity, const GroupAction& action, const PackingOptions& options, const StopFlag& stop) {

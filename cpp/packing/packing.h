@@ -25,7 +25,12 @@
 //
 // Cost: a feasibility check for each batch, for each round in which trees are given back and for each tree that gets
 // stuck; trees are grown at the cost that tree_grower.h states. Batches double while checks pass, so that large
-// packings of few cuts need few checks. The exact search is exponential in the worst case and only a last resort.
+// packings of few cuts need few checks. How many checks the search takes in the worst case is not known, so it has a
+// budget: fast_checks() of them, and as many labels of the exact search as path_search.h says. When that is spent, the
+// trees that are taken keep (I) true, and what remains is packed by splitting off switches (splitting/splitting.h), whose
+// number of max-flows is bounded by a polynomial of vertices and arcs, whatever the capacities are. So packing without a
+// group is strongly polynomial, and always ends with a packing where (I) and (II) hold (docs/theory.md, Theorem 18). With a
+// group the result is not complete then.
 // Overflow is checked once, at the start: all capacities, and all trees, must each add up to less than 2^62. All slacks
 // are differences of two such sums.
 #pragma once
@@ -49,6 +54,7 @@ struct PackingStats {
   std::int64_t restarts = 0;        // trees begun again after a partial check
   std::int64_t halvings = 0;
   std::int64_t exact_steps = 0;     // paths found by trying all of them
+  std::int64_t flows = 0;           // max-flows of the packing by splitting; 0: the fast search found all trees
 };
 
 struct Packing {
@@ -65,8 +71,12 @@ struct PackingOptions {
   std::int32_t largest_batch = 256;
   Amount pieces = 1;                 // no tree takes more than ceil(largest root / pieces) units
   bool always_exhaustive = false;    // for tests: find every path by the exact step
+  std::int64_t most_checks = -1;     // of the fast search; 0: none of it, all by splitting; -1: fast_checks()
   const Packing* begun = nullptr;    // trees within the capacities to begin with; those that leave no room for others are given back
 };
+
+/// Checks of (I) that the fast search may make on a graph: 100 + V + E. Machines take less than a third of that.
+std::int64_t fast_checks(const Digraph& graph);
 
 /// Trees could not be finished: some switch has more capacity out than in, which (II) rules out.
 struct NoPacking : std::invalid_argument {

@@ -87,6 +87,30 @@ TEST(packings_go_on_from_trees_that_somebody_else_grew) {
   CHECK(kept > 300);
 }
 
+TEST(a_search_that_may_not_go_on_keeps_its_trees_and_splits_the_rest) {
+  Dice dice(32);
+  std::int64_t split = 0, kept = 0;
+  for (int trial = 0; trial < 300; ++trial) {
+    const Network network = random_problem(dice);
+    PackingOptions options;
+    options.most_checks = trial % 6;
+    const Packing packing = pack(network, options, at_most(100000));
+    CHECK_EQ(packing_fault(network, packing), "");
+    split += packing.stats.flows > 0;
+    kept += packing.stats.flows > 0 && packing.stats.checks > 2;
+    if (options.most_checks == 0 && network.num_trees() > 0) CHECK(packing.stats.checks <= 1);
+  }
+  CHECK(split > 100 && kept > 20);
+}
+
+TEST(templates_that_take_too_many_checks_are_left_to_whole_trees) {
+  PackingOptions options;
+  options.most_checks = 0;
+  SymmetricNetwork boxes = turning_boxes(3, 4, 3, 1);
+  CHECK(boxes.network.scale_to_bound());
+  CHECK(!pack(boxes, options).complete);
+}
+
 TEST(begun_trees_that_leave_no_room_for_others_are_given_back) {
   Network network;  // from a, two trees are to reach b and c: a -> b -> c would leave a without a link
   Vertex a = network.add(true), b = network.add(true), c = network.add(true);

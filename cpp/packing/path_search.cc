@@ -4,6 +4,8 @@
 
 namespace coppice {
 
+static constexpr std::size_t kLabelsPerVertex = 1000;
+
 PathSearch::PathSearch(const Digraph& graph, std::span<const std::uint8_t> terminal, CutFamily& cuts)
     : graph_(graph),
       terminal_(terminal),
@@ -11,13 +13,15 @@ PathSearch::PathSearch(const Digraph& graph, std::span<const std::uint8_t> termi
       most_entries_(1 + std::count(terminal.begin(), terminal.end(), 0)),
       labels_at_(graph.num_vertices()) {}
 
-std::vector<Arc> PathSearch::find(const TreeGrower& tree, const StopFlag& stop) {
+std::optional<std::vector<Arc>> PathSearch::find(const TreeGrower& tree, const StopFlag& stop) {
   labels_.clear();
   for (auto& labels : labels_at_) labels.clear();
   for (Vertex x : tree.reached_list()) labels_.push_back({x, -1, -1, {}});
+  const std::size_t most_labels = kLabelsPerVertex * static_cast<std::size_t>(graph_.num_vertices());
   std::vector<Arc> path;
   for (std::size_t done = 0; done < labels_.size(); ++done) {
     poll(stop);
+    if (labels_.size() > most_labels) return std::nullopt;
     for (Arc e : graph_.out(labels_[done].vertex)) {
       Vertex to = graph_.head(e);
       if (tree.reached(to)) continue;
@@ -31,7 +35,7 @@ std::vector<Arc> PathSearch::find(const TreeGrower& tree, const StopFlag& stop) 
       labels_.push_back(std::move(label));
     }
   }
-  return {};
+  return std::vector<Arc>{};
 }
 
 void PathSearch::path_to(std::int32_t label, std::vector<Arc>& path) const {

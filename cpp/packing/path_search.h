@@ -5,10 +5,12 @@
 // switch enters every cut at most as often; cuts that no simple path can overdraw do not count. With these labels the
 // search is exact, and where few cuts are scarce it looks at each switch a few times instead of at every simple path.
 //
-// Cost: exponential in the number of scarce cuts in the worst case. Each label kept is compared with all labels at its
-// vertex and its path is checked anew, at the cost of its length. Overflow: none, labels hold counts of arcs.
+// Labels may be exponentially many in the number of scarce cuts, so the search ends at 1,000 for each vertex.
+//
+// Cost: each label kept is compared with all labels at its vertex and its path is checked anew, at the cost of its length. Overflow: none, labels hold counts of arcs.
 #pragma once
 
+#include <optional>
 #include <span>
 #include <utility>
 #include <vector>
@@ -24,8 +26,9 @@ class PathSearch {
 
   /// Finds a path from a terminal that `tree` has reached to one that it has not, within residuals and learned cuts,
   /// with few arcs. For trees without a group.
-  /// Returns: Its arcs; empty where there is none. Throws Cancelled when `stop` says so.
-  std::vector<Arc> find(const TreeGrower& tree, const StopFlag& stop);
+  /// Returns: Its arcs; empty where there is none; nothing where more than 1,000 labels for each vertex were kept before
+  ///   that was known. Throws Cancelled when `stop` says so.
+  std::optional<std::vector<Arc>> find(const TreeGrower& tree, const StopFlag& stop);
 
  private:
   struct Label {

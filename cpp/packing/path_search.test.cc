@@ -72,7 +72,7 @@ TEST(paths_are_found_exactly_where_there_are_any) {
     }
     s.tree.start(0, 1 + dice(2));
     for (;;) {
-      std::vector<Arc> path = s.search.find(s.tree, {});
+      std::vector<Arc> path = s.search.find(s.tree, {}).value();
       if (s.tree.spans()) break;
       CHECK_EQ(!path.empty(), s.exists());
       ++(path.empty() ? none : found);
@@ -100,7 +100,7 @@ TEST(a_longer_way_that_spares_a_cut_is_kept) {
   Searching search(network);
   search.cuts.add({v, far}, 0);
   search.tree.start(root, 1);
-  CHECK((search.search.find(search.tree, {}) == std::vector<Arc>{2, 3, 4, 5}));
+  CHECK((search.search.find(search.tree, {}).value() == std::vector<Arc>{2, 3, 4, 5}));
 }
 
 TEST(a_mesh_of_switches_without_a_way_out_is_left_soon) {
@@ -114,6 +114,6 @@ TEST(a_mesh_of_switches_without_a_way_out_is_left_soon) {
   s.cuts.add({far, first, first + 1, first + 2}, 1);
   s.tree.start(root, 1);
   int polls = 0;
-  CHECK(s.search.find(s.tree, [&] { return ++polls > 100000; }).empty());
+  CHECK(s.search.find(s.tree, [&] { return ++polls > 100000; }).value().empty());
   CHECK_THROWS(Cancelled, s.search.find(s.tree, [] { return true; }));
 }

@@ -87,7 +87,7 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
     const Amount trees = std::accumulate(roots.begin(), roots.end(), Amount{0});
     return check.violated(capacity, roots, trees, 1, stop).empty();
   };
-  const bool exchange = action.order == 1 && !options.always_exhaustive;
+  const bool exchange = action.order == 1 && !options.always_exhaustive && options.most_checks != 0;
   const auto rooted = std::count_if(roots.begin(), roots.end(), [](Amount r) { return r > 0; });
   const auto spanned = std::count_if(terminal.begin(), terminal.end(), [](auto t) { return t != 0; });
   if (exchange && rooted * spanned > kSlow && possible()) {
@@ -101,7 +101,8 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
   }
   const Amount most = *std::max_element(roots.begin(), roots.end());
   std::optional<Packing> best = packed_in(1);
-  const bool large = best && best->complete && static_cast<std::int64_t>(best->arcs.size()) > kSmall;
+  const PackingStats stats = best ? best->stats : PackingStats{};
+  const bool large = best && best->complete && (best->stats.flows > 0 || static_cast<std::int64_t>(best->arcs.size()) > kSmall);
   auto try_pieces = [&](Amount pieces) {
     std::optional<Packing> found = packed_in(pieces);
     if (!best || (found && found->complete &&
@@ -125,6 +126,7 @@ Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, 
     while (shape.height > least && take_if_better(pack_by_exchange(graph, terminal, roots, capacity, shape.height - 1, nullptr, stop))) {
     }
   }
+  best->stats = stats;
   return *std::move(best);
 }
 

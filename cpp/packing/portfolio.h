@@ -21,7 +21,8 @@
 
 namespace coppice {
 
-/// Arguments as of pack_trees. The best packing by (largest height, mean height by multiplicity, number of trees).
+/// Arguments as of pack_trees. The best packing by (largest height, mean height by multiplicity, number of trees); its
+/// `stats` are those of the first search by the packer. With `most_checks` 0 nothing is searched by exchange either.
 Packing pack_best(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
                   std::span<const Amount> capacity, const GroupAction& action, const PackingOptions& options = {},
                   const StopFlag& stop = {});

@@ -90,6 +90,7 @@ def pack_trees(
     roots: NDArray[np.int64],
     terminal: NDArray[np.bool_],
     always_exhaustive: bool = False,
+    most_checks: int = -1,
 ) -> dict[str, Any]: ...
 def pack_templates(
     num_nodes: int,

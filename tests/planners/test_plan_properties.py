@@ -194,6 +194,23 @@ class TestForestOracle:
         assert judged_inv_rate(problem, forest) == Fraction(expected["inv_x_star"])
         assert forest.total_weight == expected["k"] * problem.topology.num_ranks
 
+    @pytest.mark.parametrize("name", NAMES)
+    def test_attains_it_without_the_fast_search(self, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        problem = Problem(topology=oracle_topology(name), collective=Collective.ALL_GATHER)
+        search, flows = _core.pack_trees, []
+
+        def by_splitting(*columns: Any) -> dict[str, Any]:
+            found = search(*columns, most_checks=0)
+            flows.append(found["stats"]["flows"])
+            return found
+
+        monkeypatch.setattr(_core, "pack_trees", by_splitting)
+        monkeypatch.setattr(_core, "pack_templates", lambda *_: {"complete": False, "violated": ()})
+        assert judged_inv_rate(problem, plan_forest(problem)) == Fraction(
+            ENTRIES[name]["expected"]["inv_x_star"]
+        )
+        assert min(flows) > 0
+
     @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE], ids=str)
     @pytest.mark.parametrize("name", NAMES)
     def test_attains_the_best_rate_of_every_known_root(self, name: str, collective: Collective) -> None:

@@ -257,10 +257,8 @@ class TestCutKernel:
                 assert entering + sum(scaled.get(v, 0) for v in sinks) < demand, describe(topology)
 
 
-def kernel_trees(
-    topology: Topology, room: dict[Link, int], supply: Supply, *, exhaustive: bool
-) -> list[Tree]:
-    """Trees packed by the kernel, in the form of the reference."""
+def kernel_trees(topology: Topology, room: dict[Link, int], supply: Supply, **way: int) -> list[Tree]:
+    """Trees packed by the kernel, in the form of the reference; ``way`` says how they are found."""
     network = network_of(topology)
     found = _core.pack_trees(
         network.num_nodes,
@@ -269,7 +267,7 @@ def kernel_trees(
         np.array([room[link] for link in network.capacity], dtype=np.int64),
         np.array([supply.get(v, 0) for v in range(network.num_nodes)], dtype=np.int64),
         np.array([v in network.terminals for v in range(network.num_nodes)], dtype=np.bool_),
-        always_exhaustive=exhaustive,
+        **way,
     )
     assert not len(found["violated"]), f"refused for {found['violated']}: {describe(topology)}"
     start, nodes = found["path_start"].tolist(), found["path_nodes"].tolist()
@@ -283,12 +281,24 @@ def kernel_trees(
     ]
 
 
+WAYS = {"grown": 10, "every path tried": 10, "by splitting": 2, "some by splitting": 1}
+"""Blocks of networks that are packed each way."""
+
+OPTIONS: dict[str, dict[str, int]] = {
+    "grown": {},
+    "every path tried": {"always_exhaustive": True},
+    "by splitting": {"most_checks": 0},
+    "some by splitting": {"most_checks": 3},
+}
+
+
 class TestPackingKernel:
     """``pack_trees`` fills links to the last tree where the reference says that it can, whichever way it grows."""
 
-    @pytest.mark.parametrize("exhaustive", [False, True], ids=["grown", "every path tried"])
-    @pytest.mark.parametrize("block", range(10))
-    def test_packs_at_the_bound(self, block: int, exhaustive: bool) -> None:
+    @pytest.mark.parametrize(
+        ("block", "way"), [(block, way) for way, blocks in WAYS.items() for block in range(blocks)]
+    )
+    def test_packs_at_the_bound(self, block: int, way: str) -> None:
         for seed in range(block * 100, block * 100 + 100):
             topology = seeded(seed, BALANCED_FAMILIES)
             network, supply = network_of(topology), random_supply(topology, seed // len(BALANCED_FAMILIES))
@@ -299,7 +309,7 @@ class TestPackingKernel:
             number = packing.exact_trees(network, best.inv_rate)
             room = {link: int(number * best.inv_rate * c) for link, c in network.capacity.items()}
             wanted = {v: number * w for v, w in supply.items()}
-            counted = count_trees(network, kernel_trees(topology, room, wanted, exhaustive=exhaustive))
+            counted = count_trees(network, kernel_trees(topology, room, wanted, **OPTIONS[way]))
             total = sum(wanted.values())
             assert counted.total == total, describe(topology)
             assert counted.share[Phase.BROADCAST] == {v: Fraction(w, total) for v, w in wanted.items() if w}

@@ -33,14 +33,13 @@ training", MLSys 2020; the exchange between leaders is direct here, too.
 
 **EFLOPS (ACCL).** Rings inside the boxes, halving and doubling between them. Reduce-scatter by a ring in each group of
 g ranks, then ranks of equal number in all P/g groups reduce-scatter what is left by recursive halving; the all-gather
-is the mirror. The number of groups is a power of two.
+is the mirror. The original halves and doubles, which takes a power of two of groups; other numbers take the circulant
+pattern (``exchanges/circulant.py``), whose steps are as many, rounded up.
 
-``mapping`` numbers the groups. In the network of EFLOPS, servers hang on two layers of switches; ``opposite`` gives the
-first half of the groups the numbers with an even count of one bits and the second half the others, so that all partners
-of all steps, whose numbers differ in one bit, are on opposite sides and no two exchanges share a link. ``natural``
-keeps the order of the groups.
+``mapping`` numbers the groups: by ``wiring``, partners of all steps exchange over links of their own where there is
+such a numbering (``parts/disjoint.py``); ``natural`` keeps the order of the groups.
 
-Steps 2 (g - 1) + 2 lg(P/g); bytes per rank 2 (P - 1)/P M; time on a crossbar: steps ``alpha``, plus these bytes
+Steps 2 (g - 1) + 2 ceil lg(P/g); bytes per rank 2 (P - 1)/P M; time on a crossbar: steps ``alpha``, plus these bytes
 ``beta``, plus (P - 1)/P M ``gamma``. Half of that for reduce-scatter and all-gather.
 
 Dong et al., "EFLOPS: algorithm and system co-design for a high performance distributed training platform", HPCA 2020.
@@ -77,6 +76,7 @@ from coppice.planners.algorithms.algorithm import GROUP, Algorithm, AlgorithmCas
 from coppice.planners.algorithms.exchanges.circulant import skips
 from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped, in_order
 from coppice.planners.algorithms.parts.cost import Cost
+from coppice.planners.algorithms.parts.disjoint import disjoint_order
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.schedule.schedule import Op, Schedule
 
@@ -312,17 +312,6 @@ PLINK = _entries(
 )
 
 
-def halves(groups: int) -> list[int]:
-    """Assign numbers to two groups, so that numbers that differ in one bit are in different groups.
-
-    Examples:
-        >>> halves(8)
-        [0, 4, 5, 1, 6, 2, 3, 7]
-    """
-    near, far = iter(range((groups + 1) // 2)), iter(range((groups + 1) // 2, groups))
-    return [next(far) if number.bit_count() % 2 else next(near) for number in range(groups)]
-
-
 def _group(case: AlgorithmCase) -> int:
     """Ranks of a group: given, those of a box, or the divisor nearest to the root that leaves a power of two."""
     given = case.number("group")
@@ -341,41 +330,30 @@ def _accl(case: AlgorithmCase) -> tuple[AlgorithmCase, tuple[Level, ...]]:
     boxed = not case.number("group") and equal_boxes(case.topology) is not None
     case, group = grouped(case, 0 if boxed else group)
     groups = case.size // group
-    if case.parameters["mapping"] == "opposite":
+    halving = groups & (groups - 1) == 0
+    if halving and case.parameters["mapping"] == "wiring":
         ranks = case.order or tuple(range(case.size))
-        case = in_order(
-            case, tuple(ranks[number * group + j] for number in halves(groups) for j in range(group))
-        )
-    return case, (Level(group), Level(groups, Pattern.HALVING))
-
-
-def _accl_needs(case: AlgorithmCase) -> str | None:
-    group = _group(case)
-    if case.size % group:
-        return f"accl needs a group that divides {case.size} ranks, found {group}: choose a divisor."
-    groups = case.size // group
-    if groups & (groups - 1):
-        return (
-            f"accl needs a power of two of groups, found {groups} of {group} ranks: choose another `group`."
-        )
-    return None
+        members = tuple(ranks[first : first + group] for first in range(0, case.size, group))
+        found = disjoint_order(case.topology, members)
+        case = in_order(case, tuple(rank for number in found for rank in members[number]))
+    return case, (Level(group), Level(groups, Pattern.HALVING if halving else Pattern.CIRCULANT))
 
 
 ACCL = _entries(
     "accl",
     _accl,
-    _accl_needs,
+    divides("accl", "group", "a group that divides"),
     {
         "group": AlgorithmParameter(
             default=0, least=0, summary="ranks of a group; 0: of a box, else near the root of P"
         ),
         "mapping": AlgorithmParameter(
-            default="natural",
-            choices=("natural", "opposite"),
-            summary="order of the groups, or the partners of all steps in opposite halves",
+            default="wiring",
+            choices=("wiring", "natural"),
+            summary="numbers of the groups: by the links, so that exchanges share none, or as the groups are",
         ),
     },
-    summary="rings in groups, then recursive halving and doubling between ranks of equal number",
+    summary="rings in groups, then halving and doubling between ranks of equal number, on links of their own",
     source="EFLOPS, HPCA 2020; ACCL, IEEE Micro 2021",
 )
 
