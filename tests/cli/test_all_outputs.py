@@ -50,11 +50,11 @@ RUNS = {
         "bound dgx-a100 -c all_to_all --size 0,1G --model alpha-beta",
     ),
     "bound-groups": (
-        "bound dgx-a100 --boxes 2 --groups tp=8,dp=2",
+        "bound dgx-a100 --boxes 2 --groups tp=8,dp=2 --priority tp",
         "bound dgx-a100 --boxes 2 --groups tp=8,pp=2 --job gpt-7.5b --global-batch 32",
     ),
     "plan-groups": (
-        "plan dgx-a100 --groups tp=4,dp=2",
+        "plan dgx-a100 --groups tp=4,dp=2 --priority dp",
         "plan dgx-a100 --boxes 2 --groups tp=8,pp=2 --job gpt-7.5b --global-batch 32",
     ),
     "plan": (

@@ -9,7 +9,6 @@ from typing import Annotated
 from coppice.cli.options.declaring import with_options
 from coppice.cli.options.measuring import SteppedSizes
 from coppice.cli.output import json_line
-from coppice.collectives import Collective
 from coppice.errors import CheckError
 from coppice.files import write_atomically
 from coppice.options import argument, option
@@ -39,9 +38,9 @@ def bench(
     options: BenchOptions,
     *,
     collective: Annotated[
-        str,
-        argument("all_reduce, all_gather, reduce_scatter, broadcast, ...", metavar="COLLECTIVE"),
-    ],
+        str | None,
+        argument("all_reduce, all_gather, reduce_scatter, broadcast, ...", metavar="[COLLECTIVE]"),
+    ] = None,
     output: Annotated[Path | None, option("Write the rows as JSON lines.", metavar="FILE")] = None,
     as_json: Annotated[bool, option("Print JSON lines instead of the table.", "--json")] = False,
 ) -> None:
@@ -55,11 +54,12 @@ def bench(
       torchrun --nproc-per-node 8 -m coppice bench all_reduce -b 1K -e 256M -f 2 --algorithm forest,ring,native
       mpirun -np 8 coppice bench all_gather --engine mpi --topology dgx-h100
       coppice lab run -- coppice bench all_gather -b 16M -e 16M
+      coppice lab run -- coppice bench --together plans/jobs.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.run.engines.launched import engine_name, open_engine
     from coppice.run.engines.put_signal.engine import PutSignalEngine
 
-    what, sizes = Collective.named(collective), stepped.sizes()
+    what, sizes = options.checked(collective), stepped.sizes()
     chosen = engine_name(options.engine)
     end = open_engine(chosen, timeout_s=options.timeout)
     wrong, rates = 0, []
@@ -71,7 +71,8 @@ def bench(
             of_plan = None if options.given is None else f"that of {options.given}"
             source = options.spec or of_plan or "one switch between all ranks, none was given"
             moved = f"{chosen} on {end.device.name}" if isinstance(end, PutSignalEngine) else chosen
-            _say(f"# coppice bench {what} on {end.ranks} ranks, engine {moved}, topology {source}")
+            of = f"--together {options.together}" if what is None else what
+            _say(f"# coppice bench {of} on {end.ranks} ranks, engine {moved}, topology {source}")
             _say(
                 f"# median, least and most of {options.rounds} interleaved rounds of the slowest rank's time"
             )

@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
 
 @with_options(
-    "topology boxes collective root weights sizes model trees groups job global_batch ranks relays in_network "
+    "topology boxes collective root weights sizes model trees groups job global_batch priority ranks relays in_network "
     "rates settings round_digits output as_json"
 )
 def bound(
@@ -152,17 +152,25 @@ def _times_table(times: list[LeastTime]) -> list[str]:
 
 def _print_together(asked: ProblemOptions, options: GroupBoundOptions, *, as_json: bool) -> None:
     """The least time of all groups at once, checked by itself."""
-    from coppice.bounds.together.describe import limit_words, shares_of, together_record
+    from coppice.bounds.together.describe import (
+        class_fields,
+        class_records,
+        limit_words,
+        shares_of,
+        together_record,
+    )
 
     with Stages() as stages:
         stages.begin("reading the topology")
         topology = asked.load()
         stages.begin("computing the bound")
-        found, title = options.together(topology, str(asked.collective))
+        bounds, title = options.together(topology, str(asked.collective))
+        found = bounds[-1]
     if as_json:
-        print_json("bound-groups", together_record(found))
+        print_json("bound-groups", {**together_record(found), "priority_classes": class_records(bounds)})
         return
     fields = [("least time", f"{seconds_text(float(found.seconds))} in which the network carries all groups")]
+    fields = [*class_fields(bounds), *fields]
     fields.append(("limited by", limit_words(found)))
     shares = shares_of(found)
     if len(shares) > 1:
@@ -171,7 +179,8 @@ def _print_together(asked: ProblemOptions, options: GroupBoundOptions, *, as_jso
         size = f"{float(max(each.size_bytes)) / GB:.4g} GB"
         words = f"{each.collective} of up to {size} in {plural(len(each.groups), 'group')} of {each.members}"
         fields.append((each.name, words))
-    fields.append(("proved", "counted again from the sets, the links and what groups exchange"))
+    proof = "the sets" if found.priced is None else "the prices"
+    fields.append(("proved", f"counted again from {proof}, the links and what groups exchange"))
     print_fields(title, fields)
 
 

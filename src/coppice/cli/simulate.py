@@ -15,7 +15,7 @@ from coppice.cli.output import Stages, print_fields, print_json, print_lines
 from coppice.cli.terminal import terminal_width
 from coppice.errors import InputError
 from coppice.options import argument, option
-from coppice.options.shared import USUAL_SIZE, JsonOption, SizesOption
+from coppice.options.shared import USUAL_SIZE, JsonOption, SizesOption, TogetherOption
 from coppice.simulation.models import Model, Sharing, protocol_text
 from coppice.text import aligned, bar, number, parse_sizes, percent_text, plural, short_size, size_text
 from coppice.verbs.simulating import SimulateOptions
@@ -43,12 +43,7 @@ def simulate(
     *,
     size: SizesOption = USUAL_SIZE,
     assume: AssumeOption,
-    together: Annotated[
-        Path | None,
-        option(
-            "Instead of one plan: several at once, from a JSON file (see docs/simulation.md).", was=["--jobs"]
-        ),
-    ] = None,
+    together: TogetherOption = None,
     trace: Annotated[
         Path | None,
         option("Write a trace of the largest size (ui.perfetto.dev).", metavar="FILE"),
@@ -97,7 +92,7 @@ def simulate(
             raise InputError(
                 "--together names its plans, and takes no plan, seeds or multipath: leave them out."
             )
-        _simulate_jobs(together, model=assumed, pieces=count, trace=trace, as_json=as_json)
+        _simulate_jobs(Path(together), model=assumed, pieces=count, trace=trace, as_json=as_json)
         return
     if plan is None:
         raise InputError(

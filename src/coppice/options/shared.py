@@ -76,6 +76,16 @@ EngineOption = Annotated[
     option("What moves the data [default: by the launcher].", "--engine", metavar="torch|mpi|shm|put-signal"),
 ]
 
+TogetherOption = Annotated[
+    str | None,
+    option(
+        "Instead of one plan: several at once, from a JSON file (see docs/simulation.md).",
+        "--together",
+        metavar="FILE",
+        was=["--jobs"],
+    ),
+]
+
 TimeoutOption = Annotated[float, option("Longest wait for another rank, s.", "--timeout", ge=0.1)]
 
 RoundsOption = Annotated[int, option("Measured rounds.", "-n", "--rounds", ge=1, was=["--iters"])]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 from collections.abc import Iterator
 from enum import StrEnum
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any, TypeVar
 
 from msgspec import Struct
@@ -20,6 +21,7 @@ from coppice.options.shared import (
     RoundsOption,
     SetOption,
     TimeoutOption,
+    TogetherOption,
 )
 
 if TYPE_CHECKING:
@@ -60,6 +62,7 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
     root: Annotated[int, option("Root rank.", "-r", "--root", metavar="RANK", ge=0)] = 0
     in_place: Annotated[bool, option("Input and output are one memory.")] = False
     timeout: TimeoutOption = 300.0
+    together: TogetherOption = None
 
     @property
     def spec(self) -> str | None:
@@ -88,16 +91,45 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
         if self.spec is not None:
             parameters: dict[str, Any] = dict(parse_settings(self.settings or ()))
             return load(self.spec, boxes=self.boxes, **parameters)
+        if self.together is not None:
+            raise InputError(
+                f"expected the topology that the groups were planned on, found none: give `topology`, or set "
+                f"{TOPOLOGY_VARIABLE}."
+            )
         return load("star", gpus=ranks)
 
+    def checked(self, collective: Collective | str | None) -> Collective | None:
+        """The collective; None where several jobs run at once.
+
+        Raises:
+            InputError: If there is neither or both.
+        """
+        if (collective is None) == (self.together is None):
+            found = "neither" if collective is None else "both"
+            raise InputError(f"expected COLLECTIVE or `together`, found {found}: give one.")
+        return None if collective is None else Collective.named(collective)
+
     def rows(
-        self, end: Engine, network: Topology, collective: Collective, sizes: list[int]
+        self, end: Engine, network: Topology, collective: Collective | None, sizes: list[int]
     ) -> Iterator[BenchRow]:
         """The measured rows, as soon as each is there; collective over the ranks."""
         from coppice.run.bench.measuring import bench as measure
+        from coppice.run.bench.together import bench_together
         from coppice.run.engines.datatype import DataType, ReduceOp
 
-        return measure(
+        if collective is None or self.together is not None:
+            yield from bench_together(
+                end,
+                network,
+                Path(self.together or ""),
+                dtype=_named(DataType, self.dtype),
+                op=_named(ReduceOp, self.op),
+                rounds=self.rounds,
+                warmup=self.warmup,
+                timeout_s=self.timeout,
+            )
+            return
+        yield from measure(
             end,
             network,
             collective,
@@ -117,8 +149,8 @@ class BenchCall(BenchOptions, frozen=True):
     """A benchmark of a collective at sizes."""
 
     collective: Annotated[
-        Collective | str, argument("all_reduce, all_gather, reduce_scatter, broadcast, ...")
-    ]
+        Collective | str | None, argument("all_reduce, all_gather, reduce_scatter, broadcast, ...")
+    ] = None
     sizes: Annotated[AnySizes, argument("Message sizes M.")] = USUAL_SIZES
 
 
@@ -127,7 +159,8 @@ def bench(asked: BenchCall) -> list[BenchRow]:
     """Benchmark algorithms and the library's own collective in one run, interleaved round by round.
 
     Every rank of a program that torchrun, mpirun or `coppice lab run` started calls it, with the same arguments, and
-    gets the same rows.
+    gets the same rows. With `together` the plans of several groups run at once (:func:`plan_groups`, ``.save()``), and
+    each has a row.
 
     Raises:
         InputError: On every rank, if something cannot be requested.
@@ -142,7 +175,7 @@ def bench(asked: BenchCall) -> list[BenchRow]:
     from coppice.run.engines.launched import engine_name, open_engine
     from coppice.text import sizes_of
 
-    collective, sizes = Collective.named(asked.collective), list(sizes_of(asked.sizes))
+    collective, sizes = asked.checked(asked.collective), list(sizes_of(asked.sizes))
     end = open_engine(engine_name(asked.engine), timeout_s=asked.timeout)
     try:
         return list(asked.rows(end, asked.network(end.ranks), collective, sizes))

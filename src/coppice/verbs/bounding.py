@@ -43,16 +43,28 @@ class GroupOptions(Struct, frozen=True, kw_only=True):
         ),
     ] = None
     global_batch: BatchOption = None
+    priority: Annotated[
+        str | None,
+        option(
+            "Groups that go first, in this order, where the network serves them so: tp,dp; tp+pp,dp for two alike. "
+            "What is not named goes last [default: all alike].",
+            metavar="NAME,...",
+        ),
+    ] = None
 
     @property
     def at_once(self) -> bool:
         """Whether groups are given, or a job that has some.
 
         Raises:
-            InputError: If there is a batch without a job.
+            InputError: If there is a batch without a job, or a priority without groups.
         """
         if self.global_batch is not None and self.job is None:
             raise InputError("expected `global_batch` with `job`, found it alone: name a job.")
+        if self.priority is not None and self.groups is None and self.job is None:
+            raise InputError(
+                "expected `priority` with groups of a job, found it alone: give `groups` or `job`."
+            )
         return self.groups is not None or self.job is not None
 
     def exchanged(self, topology: Topology, collective: str) -> tuple[list[GroupDemand], str]:
@@ -80,14 +92,15 @@ class GroupBoundOptions(GroupOptions, frozen=True, kw_only=True):
 
     in_network: InNetworkOption = False
 
-    def together(self, topology: Topology, collective: str) -> tuple[TogetherBound, str]:
-        """The least time of all groups, checked by itself, and what it is of."""
+    def together(self, topology: Topology, collective: str) -> tuple[list[TogetherBound], str]:
+        """The least time of all groups of each class of priority, checked by itself, and what it is of."""
         from coppice.bounds.together.check import check_together
-        from coppice.bounds.together.least import least_time
+        from coppice.planners.together.joint import least_times_of
 
         demands, title = self.exchanged(topology, collective)
-        found = least_time(topology, demands, in_network=self.in_network)
-        check_together(found)
+        found = least_times_of(topology, demands, priority=self.priority, in_network=self.in_network)
+        for each in found:
+            check_together(each)
         return found, title
 
 
@@ -144,8 +157,9 @@ def bound(asked: BoundCall) -> Any:
     For all-reduce it is the optimum over reduce trees and broadcast trees together; the two-phase time
     (reduce-scatter, then all-gather) is among the alternatives. For all-to-all it is the maximum concurrent flow. With
     groups of a training job it is the least time in which the network carries what all of them exchange
-    (:class:`coppice.bounds.together.least.TogetherBound`). With `sizes` it is the least time of a message of each size
-    under a model, latencies included (a list of :class:`coppice.simulation.least_time.LeastTime`).
+    (:class:`coppice.bounds.together.least.TogetherBound`); with `priority` a list of them, one for each class and all
+    before it. With `sizes` it is the least time of a message of each size under a model, latencies included (a list of
+    :class:`coppice.simulation.least_time.LeastTime`).
 
     Raises:
         InputError: If the problem has no meaning on this topology.
@@ -174,12 +188,12 @@ def bound(asked: BoundCall) -> Any:
         given = [name for name in ("root", "weights", "demands", "sizes") if getattr(asked, name) is not None]
         if given:
             raise InputError(f"expected groups of a job at once, found `{given[0]}` with them: leave it out.")
-        return asked.together(load(source), str(Collective.named(asked.collective or Collective.ALL_REDUCE)))[
-            0
-        ]
+        named = str(Collective.named(asked.collective or Collective.ALL_REDUCE))
+        found, _ = asked.together(load(source), named)
+        return found[-1] if asked.priority is None else found
     if asked.sizes is not None:
         return _least_times(asked, source)
-    found = bound_of(
+    single = bound_of(
         source,
         asked.collective,
         root=asked.root,
@@ -187,7 +201,7 @@ def bound(asked: BoundCall) -> Any:
         demands=asked.demands,
         time_limit=asked.time_limit,
     )
-    return in_network_optimum(found) if asked.in_network else found
+    return in_network_optimum(single) if asked.in_network else single
 
 
 def _least_times(asked: BoundCall, source: Any) -> list[LeastTime]:

@@ -2,16 +2,24 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from fractions import Fraction
+from itertools import pairwise
+
+import numpy as np
 
 from coppice.bounds.together.demands import GroupDemand
 from coppice.bounds.together.least import TogetherBound
+from coppice.bounds.together.priced import PricedProof, priced_time
 from coppice.errors import CheckError
 from coppice.topology.model import NodeKind, Topology
 
 
 def check_together(found: TogetherBound) -> None:
     """Recount the bytes that must cross each cut and the capacity of the links that can carry them."""
+    if found.priced is not None:
+        _check_priced(found, found.priced)
+        return
     if not found.sets:
         if found.seconds:
             _fail("sets that prove a time", f"none for {found.seconds} seconds")
@@ -23,15 +31,23 @@ def check_together(found: TogetherBound) -> None:
                 _fail("sets without a node in common", f"{found.topology.node_ids[node]} in two")
             place[node] = number
     crossing = 0
-    serving = [_Serving(found.topology, found.demands[number]) for number in found.counted]
+    spared = Fraction(0)
+    serving = [(_Serving(found.topology, found.demands[number]), number) for number in found.counted]
     for link, (src, dst) in enumerate(
         zip(found.topology.src.tolist(), found.topology.dst.tolist(), strict=True)
     ):
         here, there = (dst, src) if found.entering else (src, dst)
         if here not in place or place.get(there) == place[here]:
             continue
-        if any(each.serves(src, dst) for each in serving):
+        ends = [found.until[number] for each, number in serving if each.serves(src, dst)]
+        known = [each for each in ends if each is not None]
+        if len(known) < len(ends):
             crossing += int(found.topology.capacity[link])
+        else:
+            spared += int(found.topology.capacity[link]) * max(known, default=Fraction(0))
+    spared *= Fraction(10**9, found.topology.denominator)
+    if spared != found.spared_bytes:
+        _fail(f"links that carry {float(found.spared_bytes):g} bytes before the end", f"{float(spared):g}")
     rate = Fraction(crossing, found.topology.denominator)
     if rate != found.gb_per_s:
         _fail(f"links of {float(found.gb_per_s):g} GB/s across the sets", f"{float(rate):g}")
@@ -42,8 +58,54 @@ def check_together(found: TogetherBound) -> None:
             name = found.demands[number].name
             _fail(f"{float(amount):g} bytes of {name} across the sets", f"{float(counted):g}")
         total += counted
-    if total != found.seconds * rate * 10**9:
-        _fail(f"{float(found.seconds):g} seconds", f"{float(total / rate / 10**9):g}")
+    if total - spared != found.seconds * rate * 10**9:
+        _fail(f"{float(found.seconds):g} seconds", f"{float((total - spared) / rate / 10**9):g}")
+
+
+def _check_priced(found: TogetherBound, proof: PricedProof) -> None:
+    """Recount what prices prove; each group counts once, with what it exchanges and all links that can serve it."""
+    topology = found.topology
+    known: Counter[tuple[tuple[int, ...], str, Fraction]] = Counter()
+    for demand in found.demands:
+        for ranks, size in zip(demand.groups.tolist(), demand.size_bytes, strict=True):
+            if demand.collective == "send":
+                known.update((pair, "broadcast", size) for pair in pairwise(ranks))
+            else:
+                known[tuple(ranks), demand.collective, size] += 1
+    for group in proof.groups:
+        key = group.ranks, group.collective.value, group.size_bytes
+        if not known[key]:
+            _fail("groups that exchange what the demands say", f"another one of ranks {group.ranks}")
+        known[key] -= 1
+        missing = _links_of_use(topology, group.ranks) - set(group.links.tolist())
+        if missing:
+            _fail(f"all links that serve ranks {group.ranks}", f"{topology.link_name(min(missing))} left out")
+    counted = priced_time(topology, proof)
+    if counted.seconds != found.seconds or (found.for_schedules and not counted.for_schedules):
+        _fail(f"{float(found.seconds):g} seconds", f"{float(counted.seconds):g}")
+
+
+def _links_of_use(topology: Topology, ranks: tuple[int, ...]) -> set[int]:
+    """Links among members, switches and NICs, without what leads only back; all where members need other GPUs."""
+    members = {int(topology.rank_nodes[rank]) for rank in ranks}
+    demand = GroupDemand("", "all_reduce", np.array([ranks]), [Fraction(1)])
+    ends = list(zip(topology.src.tolist(), topology.dst.tolist(), strict=True))
+    if not _Serving(topology, demand).alone:
+        return set(range(len(ends)))
+    near: dict[int, set[int]] = {}
+    kept = {node for node, kind in enumerate(topology.kind.tolist()) if kind != NodeKind.GPU} | members
+    for src, dst in ends:
+        if src in kept and dst in kept:
+            near.setdefault(src, set()).add(dst)
+            near.setdefault(dst, set()).add(src)
+    todo = [node for node in near if node not in members and len(near[node]) < 2]
+    while todo:
+        node = todo.pop()
+        for other in near.pop(node, set()):
+            near[other].discard(node)
+            if other not in members and len(near[other]) < 2:
+                todo.append(other)
+    return {link for link, (src, dst) in enumerate(ends) if dst in near.get(src, ())}
 
 
 def _fail(expected: str, counted: str) -> None:

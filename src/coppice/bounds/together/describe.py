@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Sequence
 from fractions import Fraction
 from typing import TYPE_CHECKING
 
 from coppice.bounds.together.least import TogetherBound
-from coppice.text import plural
+from coppice.text import plural, seconds_text
 from coppice.topology.model import NodeKind
 
 if TYPE_CHECKING:
-    from coppice.outputs.shapes.planning import GroupsBoundJson
+    from coppice.outputs.shapes.planning import GroupsBoundJson, PriorityClassJson
 
 
 def limit_words(found: TogetherBound) -> str:
@@ -20,13 +21,55 @@ def limit_words(found: TogetherBound) -> str:
     Args:
         found: The bound, of which something has to move.
     """
+    if found.priced is not None:
+        proved = "" if found.for_schedules else ", for all-reduces that are made of trees"
+        return f"no single cut: {plural(len(found.links), 'link')} together{proved}: {_links(found)}"
     if not found.sets:
         return "nothing has to move"
     way = "into" if found.entering else "out of"
     names = " and ".join(found.demands[number].name for number in found.counted)
     amount = float(sum(found.needed_bytes, Fraction(0)) / 10**9)
     rate = float(found.gb_per_s)
-    return f"{amount:.4g} GB of {names} go {way} {_sets(found)}: {_links(found)}, {rate:.6g} GB/s together"
+    spared = float(found.spared_bytes / 10**9)
+    but = f" all but {spared:.4g} GB over" if spared else ""
+    return (
+        f"{amount:.4g} GB of {names} go {way} {_sets(found)}:{but} {_links(found)}, {rate:.6g} GB/s together"
+    )
+
+
+def class_fields(bounds: Sequence[TogetherBound]) -> list[tuple[str, str]]:
+    """Lines about all classes of priority but the last: when each may be done."""
+    names = _classes(bounds)
+    return [
+        (f"first {' and '.join(own)}" if not place else f"then {' and '.join(own)}", _class_words(each))
+        for place, (own, each) in enumerate(zip(names[:-1], bounds[:-1], strict=True))
+    ]
+
+
+def _class_words(found: TogetherBound) -> str:
+    return f"{seconds_text(float(found.seconds))} at least: {limit_words(found)}"
+
+
+def class_records(bounds: Sequence[TogetherBound]) -> list[PriorityClassJson]:
+    """Classes of priority as JSON values, the first class first."""
+    return [
+        {
+            "kinds": own,
+            "least_seconds": float(each.seconds),
+            "least_exact_seconds": str(each.seconds),
+            "limited_by": limit_words(each),
+        }
+        for own, each in zip(_classes(bounds), bounds, strict=True)
+    ]
+
+
+def _classes(bounds: Sequence[TogetherBound]) -> list[list[str]]:
+    """Names of the demands that each bound has and those before it lack."""
+    counts = [0, *(len(each.demands) for each in bounds)]
+    return [
+        [demand.name for demand in each.demands[counts[place] : counts[place + 1]]]
+        for place, each in enumerate(bounds)
+    ]
 
 
 def shares_of(found: TogetherBound) -> dict[str, float]:

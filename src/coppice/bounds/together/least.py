@@ -10,6 +10,10 @@ set. Whatever demands are looked at, the sum of their bytes over the capacity of
 sets and can serve one of them is a time that nothing beats. The largest over GPUs, boxes, what hangs on each tier of
 switches, over sets of these that all groups or those of one kind join, and over the narrowest cut of each group, is
 found in floating point and counted exactly.
+
+Some demands may be known to be done by a time T' of their own, as those that go first are. Links that only they can
+take carry no more than their rate times T', so that what is left of all bytes has to take the other links: that over
+the capacity of these is a time that nothing beats.
 """
 
 from __future__ import annotations
@@ -33,6 +37,7 @@ from coppice.bounds.together.demands import (
     usable_links,
 )
 from coppice.bounds.together.narrowest import narrowest_cuts
+from coppice.bounds.together.priced import PricedProof
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.topology.model import Topology
@@ -51,18 +56,29 @@ class TogetherBound(Brief):
     entering: bool = True  # Bytes are counted that enter the sets; otherwise those that leave them
     counted: tuple[int, ...] = ()  # Numbers of the demands whose bytes are counted
     needed_bytes: tuple[Fraction, ...] = ()  # Bytes of each of these that cross
-    links: tuple[int, ...] = ()  # Links that they may take
+    links: tuple[int, ...] = ()  # Links that they may take until the time that is bounded
     gb_per_s: Fraction = Fraction(0)  # Capacity of these links
+    until: tuple[
+        Fraction | None, ...
+    ] = ()  # Seconds in which a demand is done in any case; empty: of none known
+    spared_bytes: Fraction = Fraction(0)  # What links carry at most that serve such demands alone
+    priced: PricedProof | None = None  # Proves the time instead of the sets
+    for_schedules: bool = True  # Of all schedules; otherwise of those whose all-reduces are made of trees
 
 
 def least_time(
-    topology: Topology, demands: Sequence[GroupDemand], *, in_network: bool = False
+    topology: Topology,
+    demands: Sequence[GroupDemand],
+    *,
+    in_network: bool = False,
+    until: Sequence[Fraction | None] = (),
 ) -> TogetherBound:
     """Least time of several concurrent demands, exactly, with the links that limit it.
 
     Args:
         demands: What groups exchange, at most eight kinds.
         in_network: Switches may copy and add: only single sets are looked at then.
+        until: Seconds in which each demand is done in any case, None for those whose end is bounded; empty: all None.
 
     Examples:
         Eight pairs of GPUs sum 1 GB each across two boxes with 200 GB/s of NICs, and eight GPUs of a box as much:
@@ -78,23 +94,33 @@ def least_time(
     """
     for demand in demands:
         check_demand(topology, demand)
-    kept = [demand for demand in demands if demand.members > 1 and any(demand.size_bytes)]
+    held = list(until) or [None] * len(demands)
+    moving = [demand.members > 1 and any(demand.size_bytes) for demand in demands]
+    kept = [demand for demand, moves in zip(demands, moving, strict=True) if moves]
+    held = [each for each, moves in zip(held, moving, strict=True) if moves]
     if len(kept) > _MOST_DEMANDS:
         raise InputError(
             f"expected at most {_MOST_DEMANDS} kinds of groups at once, found {len(kept)}: leave some out."
         )
-    best = TogetherBound(topology=topology, demands=tuple(kept), seconds=Fraction(0))
-    if not kept:
+    best = TogetherBound(topology=topology, demands=tuple(kept), seconds=Fraction(0), until=tuple(held))
+    if None not in held:
         return best
     usable = usable_links(topology, kept)
-    subsets = [chosen for size in range(1, len(kept) + 1) for chosen in combinations(range(len(kept)), size)]
+    subsets = [
+        chosen
+        for size in range(1, len(kept) + 1)
+        for chosen in combinations(range(len(kept)), size)
+        if any(held[number] is None for number in chosen)
+    ]
+    carried = [_carried(topology, usable, held, chosen) for chosen in subsets]
     found: list[tuple[float, NDArray[np.int64], tuple[int, ...], bool, NDArray[np.int64]]] = []
     for level in (*divisions(topology), *narrowest_cuts(topology, kept)):
         for entering in (True, False):
             alone = [needs_of_sets(topology, demand, level, entering=entering) for demand in kept]
-            for chosen in subsets:
-                room = _room(topology, level, np.logical_or.reduce(usable[list(chosen)]), entering=entering)
-                total = np.sum([alone[number] for number in chosen], axis=0)
+            for chosen, (rate, spare) in zip(subsets, carried, strict=True):
+                room = _crossing(topology, level, rate, entering=entering)
+                spared = _crossing(topology, level, spare, entering=entering)
+                total = np.sum([alone[number] for number in chosen], axis=0) - spared
                 found.append(_most(total, room, level, chosen, np.arange(len(room)), entering=entering))
                 if in_network:
                     continue
@@ -108,6 +134,7 @@ def least_time(
                         axis=0,
                     )
                     of_part = summed(part, room, len(together))
+                    together = together - summed(part, spared, len(together))
                     found.append(_most(together, of_part, level, chosen, part, entering=entering))
     top = max(each[0] for each in found)
     for value, level, chosen, entering, numbers in found:
@@ -135,14 +162,38 @@ def _most(
     return float(time[worst]), level, chosen, entering, np.flatnonzero(part == worst)
 
 
-def _room(
-    topology: Topology, level: NDArray[np.int64], usable: NDArray[np.bool_], *, entering: bool
+def _carried(
+    topology: Topology,
+    usable: NDArray[np.bool_],
+    held: Sequence[Fraction | None],
+    chosen: tuple[int, ...],
+) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
+    """Bytes a second of links that serve until the end, and bytes of those that serve only what is done before."""
+    rate = topology.capacity / topology.denominator * 1e9
+    open_end, last = _ends(usable, held, chosen)
+    seconds = np.array([0.0 if each is None else float(each) for each in held])
+    return np.where(open_end, rate, 0.0), np.where(last >= 0, rate * seconds[last], 0.0)
+
+
+def _ends(
+    usable: NDArray[np.bool_], held: Sequence[Fraction | None], chosen: tuple[int, ...]
+) -> tuple[NDArray[np.bool_], NDArray[np.int64]]:
+    """Links that serve a chosen demand until the end; of others the number of the last that they serve, or -1."""
+    open_end = np.logical_or.reduce(usable[[number for number in chosen if held[number] is None]])
+    last = np.full(len(open_end), -1, dtype=np.int64)
+    known = [(each, number) for number, each in enumerate(held) if each is not None and number in chosen]
+    for _, number in sorted(known):
+        last[usable[number] & ~open_end] = number
+    return open_end, last
+
+
+def _crossing(
+    topology: Topology, level: NDArray[np.int64], weight: NDArray[np.float64], *, entering: bool
 ) -> NDArray[np.float64]:
-    """Capacity of usable links into (or out of) each set, in bytes a second."""
+    """Weights of the links into (or out of) each set."""
     here, there = (topology.dst, topology.src) if entering else (topology.src, topology.dst)
-    crossing = usable & (level[here] >= 0) & (level[here] != level[there])
-    capacity = topology.capacity[crossing] / topology.denominator * 1e9
-    return summed(level[here[crossing]], capacity, int(level.max()) + 1)
+    crossing = (weight > 0) & (level[here] >= 0) & (level[here] != level[there])
+    return summed(level[here[crossing]], weight[crossing], int(level.max()) + 1)
 
 
 def _joined_sets(
@@ -180,7 +231,16 @@ def _exact(
     for number, nodes in enumerate(sets):
         place[list(nodes)] = number
     here, there = (topology.dst, topology.src) if entering else (topology.src, topology.dst)
-    crossing = usable[list(chosen)].any(axis=0) & (place[here] >= 0) & (place[here] != place[there])
+    open_end, last = _ends(usable, whole.until, chosen)
+    across = (place[here] >= 0) & (place[here] != place[there])
+    crossing = open_end & across
+    spared = sum(
+        (
+            Fraction(int(topology.capacity[link]), topology.denominator) * (whole.until[last[link]] or 0)
+            for link in np.flatnonzero(across & (last >= 0)).tolist()
+        ),
+        Fraction(0),
+    )
     rate = Fraction(int(topology.capacity[crossing].sum()), topology.denominator)
     needed = tuple(
         needed_bytes(whole.demands[number], place[topology.rank_nodes], entering=entering)
@@ -190,11 +250,13 @@ def _exact(
     return TogetherBound(
         topology=topology,
         demands=whole.demands,
-        seconds=sum(needed, Fraction(0)) / rate / 10**9,
+        seconds=(sum(needed, Fraction(0)) / 10**9 - spared) / rate,
         sets=sets,
         entering=entering,
         counted=tuple(chosen[k] for k in counted),
         needed_bytes=tuple(needed[k] for k in counted),
         links=tuple(np.flatnonzero(crossing).tolist()),
         gb_per_s=rate,
+        until=whole.until,
+        spared_bytes=spared * 10**9,
     )

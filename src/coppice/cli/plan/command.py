@@ -49,7 +49,7 @@ if TYPE_CHECKING:
 
 @with_options(
     "context topology collective algorithm parameters order relay_gpus trees sizes effort least_gain prefer "
-    "deterministic groups job global_batch repair output boxes "
+    "deterministic groups job global_batch priority repair output boxes "
     "root weights ranks relays in_network ring model rates settings round_digits "
     "as_json"
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from fractions import Fraction
 from time import process_time
 from typing import TYPE_CHECKING
 
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
 TAKEN = frozenset(
     (
         *("topology", "boxes", "ranks", "relays", "rates", "settings", "round_digits"),
-        *("collective", "groups", "job", "global_batch", "output", "as_json"),
+        *("collective", "groups", "job", "global_batch", "priority", "output", "as_json"),
     )
 )
 """Options of `plan` that plans of groups have, too."""
@@ -62,10 +63,14 @@ def print_group_plans(
 
 def fields_of(found: JointPlan, output: str | None) -> list[tuple[str, str]]:
     """Output lines about the plans."""
-    from coppice.bounds.together.describe import limit_words
+    from coppice.bounds.together.describe import class_fields, limit_words
 
     fields = [(each.name, _demand_words(found, each)) for each in found.bound.demands]
     least = float(found.bound.seconds)
+    fields += [
+        (name, f"{seconds_text(float(seconds))}, {words}")
+        for seconds, (name, words) in zip(found.seconds_of_classes, class_fields(found.bounds), strict=False)
+    ]
     fields += [
         ("least time", f"{seconds_text(least)} in which the network carries all groups"),
         ("limited by", limit_words(found.bound)),
@@ -98,7 +103,12 @@ def _demand_words(found: JointPlan, demand: GroupDemand) -> str:
         f"{demand.collective} of up to {size} in {plural(len(demand.groups), 'group')} of {demand.members}"
     )
     own = [each.seconds for each in found.groups if each.demand is demand]
-    return f"{words}, {seconds_text(float(max(own)))} on its share" if own and found.shared else words
+    if not own or not found.shared:
+        return words
+    longest = max(own)
+    alone = max(each.alone_seconds for each in found.groups if each.demand is demand)
+    gives_up = f", {seconds_text(float(alone))} alone" if longest > alone * Fraction(1001, 1000) else ""
+    return f"{words}, {seconds_text(float(longest))} on its share{gives_up}"
 
 
 def _users(found: JointPlan) -> str:
@@ -110,8 +120,9 @@ def _users(found: JointPlan) -> str:
 
 def record_of(found: JointPlan) -> GroupPlansJson:
     """The plans as JSON values."""
-    from coppice.bounds.together.describe import limit_words
+    from coppice.bounds.together.describe import class_records, limit_words
 
+    classes = zip(class_records(found.bounds), found.seconds_of_classes, strict=True)
     return {
         "topology": found.topology.name,
         "topology_sha256": found.topology.sha256,
@@ -125,6 +136,7 @@ def record_of(found: JointPlan) -> GroupPlansJson:
         "shared": found.shared,
         "busiest_link": found.topology.link_name(found.link),
         "verified": True,
+        "priority_classes": [{**each, "planned_seconds": float(seconds)} for each, seconds in classes],
         "group_plans": [
             {
                 "name": each.demand.name,
@@ -133,6 +145,7 @@ def record_of(found: JointPlan) -> GroupPlansJson:
                 "size_bytes": int(each.size_bytes),
                 "planner": each.plan.planner,
                 "planned_seconds": float(each.seconds),
+                "alone_seconds": float(each.alone_seconds),
             }
             for each in found.groups
         ],

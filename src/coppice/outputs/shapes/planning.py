@@ -128,6 +128,16 @@ class DemandJson(TypedDict):
     most_bytes: Exact
 
 
+class PriorityClassJson(TypedDict):
+    """Groups that go before others, and when they are done at the earliest, with all before them."""
+
+    kinds: list[str]
+    least_seconds: float
+    least_exact_seconds: Exact
+    limited_by: str
+    planned_seconds: NotRequired[float]
+
+
 class GroupsBoundJson(TypedDict):
     """`coppice bound --groups`: the least time in which a network carries several groups at once."""
 
@@ -146,6 +156,7 @@ class GroupsBoundJson(TypedDict):
     needed_bytes: dict[str, Exact]
     bytes: Annotated[dict[str, Exact], former("needed_bytes")]
     demands: list[DemandJson]
+    priority_classes: NotRequired[list[PriorityClassJson]]
 
 
 class GroupPlanJson(TypedDict):
@@ -157,6 +168,7 @@ class GroupPlanJson(TypedDict):
     size_bytes: int
     planner: str
     planned_seconds: float
+    alone_seconds: float
 
 
 class GroupPlansJson(TypedDict):
@@ -174,6 +186,7 @@ class GroupPlansJson(TypedDict):
     shared: bool
     busiest_link: str
     verified: bool
+    priority_classes: list[PriorityClassJson]
     group_plans: list[GroupPlanJson]
     processor_seconds: float
 

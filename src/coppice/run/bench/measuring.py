@@ -283,7 +283,7 @@ def _rows(
     ]
     for count in dict.fromkeys(counts):
         rows: list[BenchRow] = []
-        contenders: dict[str, _Contender] = {}
+        contenders: dict[str, Contender] = {}
         for name in groups:
             row = BenchRow(
                 collective=collective.value,
@@ -294,10 +294,10 @@ def _rows(
                 dtype=dtype.value,
                 op=op.value if collective.reduces else "none",
                 root=root if collective.rooted else -1,
-                in_place=in_place or collective in _ALWAYS_IN_PLACE,
+                in_place=in_place or collective in ALWAYS_IN_PLACE,
             )
             try:
-                contenders[name] = _Contender(engine, groups[name], row, timeout_s=timeout_s)
+                contenders[name] = Contender(engine, groups[name], row, timeout_s=timeout_s)
                 row = replace(row, pieces=contenders[name].pieces)
             except InputError as error:  # raised on every rank alike
                 row = replace(row, refusal=str(error))
@@ -305,11 +305,12 @@ def _rows(
         yield from _measured(engine, rows, contenders, rounds=rounds, warmup=warmup)
 
 
-_ALWAYS_IN_PLACE = (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER)
+ALWAYS_IN_PLACE = (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER)
+"""Collectives that know no other way."""
 
 
 def _measured(
-    engine: Engine, rows: Sequence[BenchRow], contenders: dict[str, _Contender], *, rounds: int, warmup: int
+    engine: Engine, rows: Sequence[BenchRow], contenders: dict[str, Contender], *, rounds: int, warmup: int
 ) -> list[BenchRow]:
     """All contenders in turn, round by round; the rows with their results."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
@@ -326,15 +327,15 @@ def _measured(
     answers = [msgspec.msgpack.decode(answer) for answer in engine.exchange(told)]
     place = {name: number for number, name in enumerate(contenders)}
     return [
-        replace(_result(row, [answer[place[row.algorithm]] for answer in answers]), cores_busy=busy)
+        replace(result_of(row, [answer[place[row.algorithm]] for answer in answers]), cores_busy=busy)
         if row.algorithm in place
         else row
         for row in rows
     ]
 
 
-def _result(row: BenchRow, answers: Sequence[tuple[list[float], int]]) -> BenchRow:
-    """The row with what all ranks measured."""
+def result_of(row: BenchRow, answers: Sequence[tuple[list[float], int]]) -> BenchRow:
+    """The row with what its ranks measured: seconds of each round, and wrong elements."""
     slowest = [1e6 * max(seconds) for seconds in zip(*(times for times, _ in answers), strict=True)]
     time_us = statistics.median(slowest)
     algbw = row.size_bytes / time_us / 1e3
@@ -350,8 +351,14 @@ def _result(row: BenchRow, answers: Sequence[tuple[list[float], int]]) -> BenchR
     )
 
 
-class _Contender:
+class Contender:
     """One algorithm at one size, with its memory.
+
+    Args:
+        engine: This rank's end of the group.
+        group: Its communicator, which has the plan.
+        row: What is run; of no other algorithm than ``native`` and ``direct`` the name matters here.
+        timeout_s: Longest wait for another rank.
 
     Raises:
         InputError: On every rank, if it cannot run.
@@ -397,8 +404,7 @@ class _Contender:
         self._wanted = expected(program, self._dtype, self._op)
         if self._native is not None:
             self._fill()
-            self._start()
-            self._settle()
+            self.carry_out()
 
     @property
     def pieces(self) -> int:
@@ -409,20 +415,32 @@ class _Contender:
 
     def run(self, *, check: bool) -> float:
         """Run it once, and give the seconds that it took on this rank."""
-        if check or self._given is None:
-            self._fill()
+        self.fill(check=check)
         self._engine.exchange(b"")
         begin = time.perf_counter()
-        self._start()
-        self._settle()
+        self.carry_out()
         seconds = time.perf_counter() - begin
         if check:
-            program = self._program
-            if self._memory is not None:
-                self._memory.download(self._buffers[1], self._output)
-            found = self._output[program.result_offset :][: program.result_elements]
-            self.wrong += wrong_elements(found, self._wanted, self._dtype)
+            self.check()
         return seconds
+
+    def fill(self, *, check: bool) -> None:
+        """Put this rank's contribution in its place, if the last run took it or results are looked at."""
+        if check or self._given is None:
+            self._fill()
+
+    def carry_out(self) -> None:
+        """Run it, and wait for its end."""
+        self._start()
+        self._settle()
+
+    def check(self) -> None:
+        """Count the wrong elements of the result."""
+        program = self._program
+        if self._memory is not None:
+            self._memory.download(self._buffers[1], self._output)
+        found = self._output[program.result_offset :][: program.result_elements]
+        self.wrong += wrong_elements(found, self._wanted, self._dtype)
 
     def _start(self) -> None:
         program = self._program
