@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -52,6 +54,25 @@ def test_links_that_idled_do_not_in_order() -> None:
     assert found is not None
     assert found.time_us < 1.01 * least
     assert fastest(ring, 2**18, model=model).time_us > 1.1 * least
+
+
+@pytest.mark.parametrize("collective", ["reduce_scatter", "all_reduce"])
+def test_ranks_hold_back_what_is_not_urgent(collective: str) -> None:
+    """What is ready at once keeps the channels of a GPU from sums that are urgent, but come later."""
+    problem, model = Problem(preset("dgx-a100", boxes=2), collective), model_of(None)
+    body = plan(problem, trees=1).plan.body
+    found = OrderSearch(body, model, 2**18).fastest(2**18, below_us=np.inf)
+    assert found is not None
+    rows = found.schedule
+    waiting = np.repeat(np.arange(rows.num_transfers), np.diff(rows.after_start))
+    assert len(waiting)
+    assert (rows.dst[rows.after] == rows.src[waiting]).all()  # a rank knows of its own receipts only
+    assert verify_schedule(rows).ok
+    least = LeastTimes(problem, model).at(2**18).time_us
+    free = replace(rows, after_start=np.zeros(rows.num_transfers + 1, dtype=np.int64), after=rows.after[:0])
+    assert least * (1 - 1e-9) <= found.time_us < 1.01 * least
+    assert fastest(free, 2**18, model=model).time_us > 1.1 * least
+    assert fastest(body, 2**18, model=model).time_us > 1.2 * least
 
 
 def test_a_budget_and_a_time_to_undercut_are_kept() -> None:

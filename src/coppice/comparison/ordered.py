@@ -1,8 +1,9 @@
 """Search for the order and the number of pieces in which a schedule is fastest at a size, by simulation.
 
 For each protocol the rows are put in the order of their longest ways (:mod:`coppice.planners.ordering`), in as many
-pieces as is fastest, and the fastest of these is justified backwards and forwards while that helps. The search is
-limited by the number of transfers that it simulates, so that results do not depend on the machine.
+pieces as is fastest, and the fastest of these is justified backwards and forwards while that helps. Then links are
+asked what they would do if they took the most urgent of what waits, and rows are held back until that is their turn.
+The search is limited by the number of transfers that it simulates, so that results do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -12,7 +13,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.planners.ordering import by_longest_way, longest_ways, reordered, turned_round, without_steps
+from coppice.planners.ordering import (
+    by_longest_way,
+    held_back,
+    longest_ways,
+    reordered,
+    turned_round,
+    without_steps,
+)
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.lower import chunk_bounds, lower
@@ -20,7 +28,7 @@ from coppice.schedule.messages import messages_of_routed, routed_body
 from coppice.schedule.schedule import Schedule, hops_of, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles
-from coppice.simulation.models import Model
+from coppice.simulation.models import Model, Sharing
 from coppice.simulation.simulator import least_in_profile_us, most_pieces, run
 from coppice.simulation.timeline import Timeline
 
@@ -30,6 +38,8 @@ _ROUNDS = 6
 """Passes in each direction in which an order is justified at most."""
 _PATIENCE = 2
 """Passes in a row that gain nothing, after which an order is as good as it gets."""
+_WORKERS = 2**20
+"""Workers that never keep a message waiting."""
 _LEAST_GAIN = 1e-4
 """Share of the time that a change saves, or it counts as none."""
 
@@ -77,6 +87,7 @@ class OrderSearch:
             limit = below_us if best is None else min(best.time_us, below_us)
             if least_us < limit:
                 best = _faster(best, self._in_pieces(size_bytes, profile))
+                best = _faster(best, self._by_turns(size_bytes, profile))
         if best is None:
             return None
         first = best
@@ -108,6 +119,44 @@ class OrderSearch:
                 break
             best, pieces = found, 2 * pieces
         return best
+
+    def _by_turns(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
+        """The fastest number of pieces where links take the row with the longest way of all that wait."""
+        rows = self.rows
+        assert rows is not None
+        if self.model.sharing is not Sharing.FIFO:
+            return None
+        ways = longest_ways(rows, _durations(rows, size_bytes, profile, self.model))
+        smallest = int(chunk_bounds(rows, size_bytes)[1].max(initial=0))
+        best: Ordered | None = None
+        pieces = 1
+        while pieces <= MOST_PIECES and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
+            if not self._spend(2 * rows.num_transfers * pieces):
+                break
+            cut = by_longest_way(rows, ways, pieces, pieces_first=False)
+            found = self._timed(self._held_back(cut, size_bytes, profile), size_bytes, pieces, profile)
+            if best is not None and found.time_us >= best.time_us:
+                break
+            best, pieces = found, 2 * pieces
+        return best
+
+    def _held_back(self, rows: Schedule, size_bytes: int, profile: TransportProfile) -> Schedule:
+        """The rows as links would take them that serve earlier rows first, and as many workers as it takes."""
+        messages = messages_of_routed(routed_body(rows), size_bytes, pieces=1, steps_bind=False)
+        timeline = run(
+            replace(messages, wave=np.arange(messages.count, dtype=np.int32)),
+            model=replace(self.model, workers=_WORKERS) if self.model.workers else self.model,
+            collective=rows.collective,
+            size_bytes=size_bytes,
+            profile=profile,
+        )
+        assert timeline.hops is not None
+        entered = timeline.hops.begin_us[timeline.hops.start[:-1]]
+        lead: float | NDArray[np.float64] = self.model.send_us if self.model.workers else 0.0
+        if not self.model.buffered:  # what a message costs comes before its first link
+            costs = timeline.messages.overhead_us
+            lead = lead + (self.model.overhead_us if costs is None else costs[timeline.messages.route])
+        return held_back(rows, entered - lead, timeline.finish_us)
 
     def _in_waves(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
         """The same order, in pieces that the simulator cuts: of those that wait, links take the first piece first."""

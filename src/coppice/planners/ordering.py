@@ -7,6 +7,10 @@ row (Kohler, IEEE Trans. Computers C-24, 1975). From the times of a schedule, *j
 it is carried out backwards, each row as late as possible, and the order in which rows began there is that of the next
 pass (Valls, Ballestin and Quintanilla, European J. Operational Research 165, 2005).
 
+Links that serve what comes first do not keep to priorities: what is ready early stands in line before what is urgent
+and comes later, and takes the workers that handle messages. So a rank may hold back a row until it has received what it
+had received when the row was due in a schedule in which links did keep to them.
+
 All of this changes when rows go, and not what they carry: rows of one chunk keep their order at every rank.
 """
 
@@ -17,6 +21,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.rows import offsets
 from coppice.schedule.schedule import Op, Schedule, in_pieces
 
 _STRICT_US = 1e-6
@@ -111,3 +116,38 @@ def by_longest_way(
     far, turn = np.tile(-ways_us, pieces), np.tile(away, pieces)
     keys = (turn, far, piece) if pieces_first else (turn, piece, far)
     return reordered(cut, np.lexsort((np.arange(len(piece)), *keys)))
+
+
+def held_back(schedule: Schedule, due_us: NDArray[np.float64], done_us: NDArray[np.float64]) -> Schedule:
+    """Put the rows in the order in which they are due; each waits for what its sender has received last by then.
+
+    A rank waits for its own receipts only, which every runtime can do.
+
+    Args:
+        schedule: Rows without steps and further dependencies.
+        due_us: When each row is due.
+        done_us: When its receiver has it, later than that.
+
+    Examples:
+        >>> from coppice.collectives import Collective
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
+        >>> from coppice.planners.algorithms.parts.moves import Moves, blocks
+        >>> from coppice.topology.presets import preset
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=3), collective=Collective.ALL_GATHER)
+        >>> moves = Moves(case, blocks(case))
+        >>> moves.add([0, 1, 1], [0, 1, 1], [1, 0, 2], [0, 1, 1])
+        >>> found = held_back(without_steps(moves.schedule()), np.array([0.0, 0.0, 2.0]), np.array([1.0, 1.0, 3.0]))
+        >>> found.after_start.tolist(), found.after.tolist()
+        ([0, 0, 0, 1], [0])
+    """
+    order = np.argsort(due_us, kind="stable")
+    rows, due, done = reordered(schedule, order), due_us[order], done_us[order]
+    came = np.full(len(order), -1, dtype=np.int64)
+    for rank in range(schedule.topology.num_ranks):
+        into, out = np.flatnonzero(rows.dst == rank), np.flatnonzero(rows.src == rank)
+        into = into[np.argsort(done[into], kind="stable")]
+        last = np.searchsorted(done[into], due[out] + _STRICT_US, side="right") - 1
+        came[out[last >= 0]] = into[last[last >= 0]]
+    # What a row sends it waits for anyhow; and none waits for a later one, should both be at one time.
+    waits = (came >= 0) & (came < np.arange(len(order))) & (rows.chunk[came] != rows.chunk)
+    return replace(rows, after_start=offsets(waits.astype(np.int64)), after=came[waits].astype(np.int32))
