@@ -22,9 +22,7 @@ from rich.console import Console
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.plan_sets import plan_set
-from coppice.simulation.least_time import LeastTimes
-from coppice.simulation.models import model_of
+from coppice.comparison.planned import gap_over, plan_for
 from coppice.text import short_size, sizes_of
 from coppice.topology import preset
 from coppice.topology.model import Topology
@@ -80,9 +78,13 @@ def counted(name: str, collective: Collective, model: str) -> dict[str, Any]:
     """Row of a case: the gap of each size, what limits the worst one, and the time that planning took."""
     problem = Problem(CLUSTERS[name](), collective, root=0 if collective.rooted else None)
     begun = time.process_time()
-    found = plan_set(problem, SIZES, least_gain=0.0, model=model, relay_gpus=None).plans
+    found = plan_for(problem, SIZES, model=model, relay_gpus=None)
     spent = time.process_time() - begun
-    gaps = [each.gap for each in found.sizes]
+    fastest = [found.preferred.fastest[size] for size in SIZES]
+    gaps = [
+        gap_over(found.least[size].time_us, each_us)
+        for size, (_, each_us) in zip(SIZES, fastest, strict=True)
+    ]
     worst = max(range(len(gaps)), key=gaps.__getitem__)
     return {
         "cluster": name,
@@ -91,8 +93,8 @@ def counted(name: str, collective: Collective, model: str) -> dict[str, Any]:
         "gpus": problem.topology.num_ranks,
         "cpu_s": round(spent, 1),
         "gap": [round(each, 4) for each in gaps],
-        "fastest": [each.fastest_name for each in found.sizes],
-        "limit": LeastTimes(problem, model_of(model)).at(SIZES[worst]).limit,
+        "fastest": [name for name, _ in fastest],
+        "limit": found.least[SIZES[worst]].limit,
     }
 
 
