@@ -99,7 +99,7 @@ n1:7:7 [0] NCCL INFO NCCL version 2.27.7+cuda12.4
 n1:7:7 [0] NCCL INFO NCCL_ALGO set by environment to Ring
 #       size         count      type   redop    root     time   algbw   busbw #wrong     time   algbw   busbw #wrong
 #        (B)    (elements)                               (us)  (GB/s)  (GB/s)            (us)  (GB/s)  (GB/s)
-    67108864      16777216     float     sum      -    912.4   73.55  137.91      0    910.0   73.75  138.28      0
+    67108864      16777216     float     sum      -1    912.4   73.55  137.91      0    910.0   73.75  138.28      0
 """
 
 
@@ -130,3 +130,37 @@ def test_ranges_and_the_least_gain() -> None:
     assert not row.saves
     assert (settled(row).best, settled(row).change) == ("a", "")
     assert [span for span, _ in by_ranges([row, row])] == ["1K"]
+
+
+BOX = """\
+        GPU0    GPU1    GPU2    GPU3    NIC0    CPU Affinity    NUMA Affinity
+GPU0     X      NV18    X2      NV18    PIX     0-15            0
+GPU1    NV18     X      X2      NV18    PXB     0-15            0
+GPU2    X2      X2       X      X2      PXB     0-15            0
+GPU3    NV18    NV18    X2       X      PXB     0-15            0
+NIC0    PIX     PXB     PXB     PXB      X
+"""
+
+
+def test_mending_a_host_brings_what_a_sound_one_has() -> None:
+    """A GPU that lost its NVLinks: what is promised is what NCCL reckons with on the same box with all of them."""
+    with pytest.warns(UserWarning, match="GPU2 has no NVLink"):
+        lost, sound = (coppice.load(BOX.replace("X2", word), gpu="h100") for word in ("PXB", "NV18"))
+    found = advised(lost, collectives=[ALL_REDUCE], sizes=[2**26])
+    (row,), (free,) = found.rows, advised(sound, collectives=[ALL_REDUCE], sizes=[2**26]).rows
+    assert [finding.rule for finding in found.hosts[0].findings if finding.rule == "H08"] == ["H08"]
+    assert [change.name for change in found.changes] == ["mend H08"]
+    assert row.change == "mend H08"
+    assert (row.best, row.best_us) == (free.picked, pytest.approx(free.picked_us))
+    assert row.gain > 2
+
+
+def test_reports_of_hosts_are_judged(tmp_path: Path) -> None:
+    file = tmp_path / "lspci.txt"
+    file.write_text(
+        "0000:17:00.0 3D controller: NVIDIA\n\tLnkCap:\tPort #0, Speed 32GT/s, Width x16\n"
+        "\tLnkSta:\tSpeed 32GT/s, Width x8 (downgraded)\n"
+    )
+    found = coppice.advise("dgx-h100", sizes="1M", logs=[file])
+    assert [finding.rule for one in found.hosts for finding in one.findings] == ["H15"]
+    assert any("24 GB/s less" in line for line in page_lines(found))

@@ -141,7 +141,7 @@ def test_own_trees_are_clean() -> None:
 def test_every_rule_has_a_file_that_breaks_it() -> None:
     cases = [*TUNER, *GRAPHS, *TOPOLOGIES, *RINGS, *TREES]
     seen = {entry.split()[0] for case in cases for entry in case[3].split(", ") if entry}
-    artefacts = set(TUNING_TARGETS) - {"ompi-rules", "mpich-env"}  # they have tests of their own
+    artefacts = set(TUNING_TARGETS) - {"ompi-rules", "mpich-env", "host"}  # they have tests of their own
     everything = {rule.id for artefact in artefacts for rule in rules_for(artefact)}
     assert seen == everything
     assert len(everything) == 16 + 9 + 6 + 4

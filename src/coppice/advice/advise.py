@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from coppice.advice.changes import Change
 from coppice.advice.environment import unset_changes
+from coppice.advice.hosts import host_changes, host_diagnoses
 from coppice.advice.measured import fit_of, measured_rows
 from coppice.advice.mpi import mpich_rows, open_mpi_rows
 from coppice.advice.nccl import TUNED, NcclState, nccl_rows
 from coppice.advice.rows import AdviceRow
 from coppice.collectives import Collective
 from coppice.display import Brief
+from coppice.doctor.framework import Diagnosis
 from coppice.errors import InputError
 from coppice.export.open_mpi.rules_file import installed_version
 from coppice.fitting.open_mpi import COMPARED
@@ -66,6 +68,7 @@ class Advice(Brief):
     notes: tuple[str, ...]  # What was not looked at, and why
     files: tuple[WrittenFile, ...] = ()
     environment: Mapping[str, str] = field(default_factory=dict)  # Variables of the job, as logs have them
+    hosts: tuple[Diagnosis, ...] = ()  # What the doctor finds of hosts: of the cluster, and of each file
 
     @property
     def gaining(self) -> tuple[AdviceRow, ...]:
@@ -82,6 +85,18 @@ class Advice(Brief):
             "ranks": self.topology.num_ranks,
             "rows": [row.record() for row in self.rows],
             "changes": [change.record() for change in self.changes],
+            "findings": [
+                {
+                    "file": one.file,
+                    "rule": each.rule,
+                    "severity": each.severity.value,
+                    "line": each.line,
+                    "text": each.text,
+                    "fix": each.fix,
+                }
+                for one in self.hosts
+                for each in one.findings
+            ],
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
             "files": [
@@ -98,6 +113,7 @@ def advised(
     collectives: Sequence[Collective] = (),
     sizes: Sequence[int] | None = None,
     logs: Sequence[Log] = (),
+    reports: Mapping[str, bytes] | None = None,
     environment: Mapping[str, str] | None = None,
     model: Model | str | Path | None = None,
     jobs: int | None = None,
@@ -110,6 +126,7 @@ def advised(
         collectives: What is looked at; none: all that the library can be told about.
         sizes: Sizes M in bytes; None: :data:`USUAL_SIZES`, for MPI :data:`USUAL_OF_MPI`.
         logs: Logs of the library and results of benchmarks on that cluster.
+        reports: Content of these logs and of outputs of `lspci -vv`, by their names, for what they report of hosts.
         environment: Variables of the job, on top of those that logs have.
         model: What messages cost, for MPI; None: :data:`MPI_MODEL`.
 
@@ -129,9 +146,10 @@ def advised(
     notes: list[str] = []
     assumptions: tuple[str, ...] = ()
     version, source = _version(name, logs)
+    hosts = host_diagnoses(topology, reports or {})
     if name == "nccl":
         state = NcclState(topology=topology, environment=variables)
-        changes += unset_changes(variables)
+        changes += [*unset_changes(variables), *host_changes(hosts)]
         rows = nccl_rows(state, collectives or TUNED, sizes, changes)
         assumptions = state.communicator()[1]
     elif name == "rccl":
@@ -172,6 +190,7 @@ def advised(
         assumptions=assumptions,
         notes=tuple(notes),
         environment=variables,
+        hosts=hosts,
     )
 
 

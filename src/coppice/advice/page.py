@@ -29,6 +29,7 @@ def page_lines(advice: Advice, *, max_width: int | None = None) -> list[str]:
         lines += ["", f"{one.collective}{who}, {shape}: {one.model}"]
         lines += [f"  {line}" for line in _table(rows, max_width)]
     lines += _small(advice, max_width)
+    lines += _hosts(advice)
     if advice.changes:
         lines += ["", "what to change"]
         for change in advice.changes:
@@ -124,6 +125,25 @@ def _small(advice: Advice, max_width: int | None) -> list[str]:
     table = columns(cells, "lrlrrlrr"[: len(cells[0])], max_width=room)
     words = "waits: share of the time that does not depend on the size: launch, protocol, messages in a row"
     return ["", "small messages", *(f"  {line}" for line in (*table, words))]
+
+
+def _hosts(advice: Advice) -> list[str]:
+    """What was found of hosts."""
+    lines = []
+    for one in advice.hosts:
+        for finding in one.findings:
+            place = f"{finding.place(one.file)}: " if finding.line else ""
+            lines.append(f"  {finding.severity.value:<7}  {finding.rule}  {place}{finding.text}")
+            lines.append(f"                fix: {finding.fix}")
+    judged = [one.file for one in advice.hosts if len(one.undecided) < MOST_UNDECIDED]
+    if lines or judged:
+        lines = lines or [f"  nothing found in {', '.join(judged)}"]
+        return ["", "hosts", *lines]
+    return []
+
+
+MOST_UNDECIDED = 15
+"""A file of which no rule about hosts could be decided."""
 
 
 def trial_lines(advice: Advice) -> list[str]:

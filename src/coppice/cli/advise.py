@@ -10,7 +10,7 @@ from coppice.cli.options.inputs import TopologyOptions, print_warnings
 from coppice.cli.output import print_json, print_lines, progress_bar
 from coppice.cli.terminal import terminal_width
 from coppice.options.shared import JsonOption
-from coppice.verbs.advising import LOGS, AdviseOptions, advised_options
+from coppice.verbs.advising import LOGS, AdviseOptions, advised_options, read_reports
 
 
 @with_options("topology library collectives sizes logs model jobs boxes rates settings ranks as_json")
@@ -37,13 +37,14 @@ def advise(
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.advice.advise import advised
     from coppice.advice.page import page_lines
-    from coppice.logs.reading import read_logs
 
-    told = read_logs(logs or [])
+    told, reports = read_reports(logs or [])
     print_warnings(told)
     topology = where.load()
     with progress_bar("simulating") as on_progress:
-        found = advised(topology, logs=told, on_progress=on_progress, **advised_options(options))
+        found = advised(
+            topology, logs=told, reports=reports, on_progress=on_progress, **advised_options(options)
+        )
     if as_json:
         print_json("advise", found.record())
     else:

@@ -27,6 +27,7 @@ _TUNING: Mapping[str, tuple[str, str, str]] = {
     "rccl-trees": ("coppice.doctor.rccl", "RcclVariables", "TREE_RULES"),
     "ompi-rules": ("coppice.doctor.open_mpi", "OmpiRulesFile", "RULES"),
     "mpich-env": ("coppice.doctor.mpich", "MpichVariables", "RULES"),
+    "host": ("coppice.doctor.host", "HostFile", "HOST_RULES"),
 }
 """Where the file as rules see it and the rules of each kind are; the module is loaded when such a file comes."""
 

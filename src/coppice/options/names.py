@@ -69,6 +69,7 @@ TUNING_FILES = (
     "rccl-trees",
     "ompi-rules",
     "mpich-env",
+    "host",
 )
 """Kinds of tuning files that the doctor judges."""
 

@@ -16,12 +16,13 @@ from coppice.options.shared import JobsOption, ModelOption
 
 if TYPE_CHECKING:
     from coppice.advice.advise import Advice
+    from coppice.logs.records import Log
 
 
 LOGS = (
     option(
-        "Log of the library or result of nccl-tests on that cluster: version, variables, choices and times count; may "
-        "be repeated.",
+        "Log of the library, result of nccl-tests, or `lspci -vv` of a host there: version, variables, choices, times "
+        "and faults count; may be repeated.",
         "--log",
         metavar="FILE",
     ),
@@ -88,10 +89,24 @@ def advise(asked: AdviseCall) -> Advice:
         ('nccl', 5, ())
     """
     from coppice.advice.advise import advised
-    from coppice.logs.reading import read_logs
     from coppice.topology.load import load
 
-    return advised(load(asked.cluster), logs=read_logs(list(asked.logs)), **advised_options(asked))
+    logs, reports = read_reports(asked.logs)
+    return advised(load(asked.cluster), logs=logs, reports=reports, **advised_options(asked))
+
+
+def read_reports(paths: Sequence[str | os.PathLike[str]]) -> tuple[tuple[Log, ...], dict[str, bytes]]:
+    """Logs and results among some files, and the content of all of them by their names.
+
+    Raises:
+        InputError: If a file cannot be read, or is of no known kind.
+    """
+    from coppice.advice.hosts import is_lspci
+    from coppice.files import file_name, read_bytes
+    from coppice.logs.reading import read_logs
+
+    reports = {file_name(path): read_bytes(path) for path in paths}
+    return read_logs([path for path in paths if not is_lspci(reports[file_name(path)])]), reports
 
 
 def advised_options(asked: AdviseOptions) -> dict[str, Any]:

@@ -381,6 +381,12 @@ class AdvisedFileJson(TypedDict):
     judged: str
 
 
+class HostFindingJson(FindingJson):
+    """What was found of a host."""
+
+    file: str
+
+
 class LibraryAdviceJson(TypedDict):
     """`coppice advise`: what to change today."""
 
@@ -391,6 +397,7 @@ class LibraryAdviceJson(TypedDict):
     ranks: int
     rows: list[AdviceRowJson]
     changes: list[AdvisedChangeJson]
+    findings: list[HostFindingJson]
     assumptions: list[str]
     notes: list[str]
     files: list[AdvisedFileJson]
