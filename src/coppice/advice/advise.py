@@ -55,7 +55,7 @@ class WrittenFile:
 
 
 @dataclass(frozen=True, kw_only=True, repr=False)
-class Advice(Brief):
+class LibraryAdvice(Brief):
     """What to change today."""
 
     topology: Topology  # The cluster
@@ -118,7 +118,7 @@ def advised(
     model: Model | str | Path | None = None,
     jobs: int | None = None,
     on_progress: Callable[[int, int, str], None] | None = None,
-) -> Advice:
+) -> LibraryAdvice:
     """Advise on a cluster.
 
     Args:
@@ -180,7 +180,7 @@ def advised(
             if row.picked_us is not None and row.ranks == topology.num_ranks
         }
         rows = measured_rows(logs, fit_of(logs, name), reckoned) + rows
-    return Advice(
+    return LibraryAdvice(
         topology=topology,
         library=name,
         version=version,

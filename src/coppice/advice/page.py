@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from coppice.advice.advise import LIBRARIES, Advice
+from coppice.advice.advise import LIBRARIES, LibraryAdvice
 from coppice.advice.rows import SMALL_BYTES, WORTH, AdviceRow, by_ranges
 from coppice.text import columns, plural, short_size, time_text
 
 
-def page_lines(advice: Advice, *, max_width: int | None = None) -> list[str]:
+def page_lines(advice: LibraryAdvice, *, max_width: int | None = None) -> list[str]:
     """The page, line by line; columns left out to fit ``max_width`` are named below their table."""
     name = f"{LIBRARIES[advice.library]} {advice.version}".rstrip()
     lines = [
@@ -51,7 +51,7 @@ def _kind(row: AdviceRow) -> tuple[object, ...]:
     return (row.group, row.collective, row.ranks, row.nodes, row.model)
 
 
-def _verdict(advice: Advice) -> Iterator[str]:
+def _verdict(advice: LibraryAdvice) -> Iterator[str]:
     """The answer in a sentence or two."""
     known = [row for row in advice.rows if row.picked_us is not None]
     gaining = advice.gaining
@@ -101,7 +101,7 @@ def _table(rows: Sequence[AdviceRow], max_width: int | None) -> list[str]:
     return columns(cells, sides[: len(cells[0])], max_width=room, spare=spare) + below
 
 
-def _small(advice: Advice, max_width: int | None) -> list[str]:
+def _small(advice: LibraryAdvice, max_width: int | None) -> list[str]:
     """Messages in which waiting counts more than bandwidth: protocols, trees against rings, tails."""
     rows = [row for row in advice.rows if row.size_bytes < SMALL_BYTES and (row.latency_us or row.p99_us)]
     if not rows:
@@ -127,7 +127,7 @@ def _small(advice: Advice, max_width: int | None) -> list[str]:
     return ["", "small messages", *(f"  {line}" for line in (*table, words))]
 
 
-def _hosts(advice: Advice) -> list[str]:
+def _hosts(advice: LibraryAdvice) -> list[str]:
     """What was found of hosts."""
     lines = []
     for one in advice.hosts:
@@ -146,7 +146,7 @@ MOST_UNDECIDED = 15
 """A file of which no rule about hosts could be decided."""
 
 
-def trial_lines(advice: Advice) -> list[str]:
+def trial_lines(advice: LibraryAdvice) -> list[str]:
     """How to try the advice in five minutes, and how to see that it worked."""
     ranks = advice.topology.num_ranks
     if advice.library in ("open-mpi", "mpich"):

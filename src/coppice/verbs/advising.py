@@ -15,7 +15,7 @@ from coppice.options.names import ADVISED
 from coppice.options.shared import JobsOption, ModelOption
 
 if TYPE_CHECKING:
-    from coppice.advice.advise import Advice
+    from coppice.advice.advise import LibraryAdvice
     from coppice.logs.records import Log
 
 
@@ -65,15 +65,15 @@ class AdviseOptions(Struct, frozen=True, kw_only=True):
     jobs: JobsOption = None
 
 
-class AdviseCall(AdviseOptions, frozen=True):
+class LibraryAdviceCall(AdviseOptions, frozen=True):
     """Advice on a cluster."""
 
     cluster: Annotated[Any, argument("The cluster: a topology, or the name of a preset or file.")]
     logs: Annotated[Sequence[str | os.PathLike[str]], ANYTHING, *LOGS] = ()
 
 
-@verb(AdviseCall)
-def advise(asked: AdviseCall) -> Advice:
+@verb(LibraryAdviceCall)
+def advise(asked: LibraryAdviceCall) -> LibraryAdvice:
     """Say what to change today: what the library picks, what it could pick best, and what that brings.
 
     NCCL is judged by its own cost model over the channels that its search finds on this cluster; Open MPI and MPICH by
