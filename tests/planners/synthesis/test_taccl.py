@@ -23,6 +23,7 @@ from coppice.planners.synthesis.mip.greedy import LinkUse, greedy_sends
 from coppice.planners.synthesis.mip.program import SearchLimits
 from coppice.planners.synthesis.mip.routes import routes_of
 from coppice.planners.synthesis.synthesizing import Request, Status, SynthesizedResult, synthesize
+from coppice.planners.synthesis.taccl.chunks import best_chunks
 from coppice.planners.synthesis.taccl.network import (
     CommunicationSketch,
     Costs,
@@ -220,7 +221,9 @@ def test_a_known_case_of_joining() -> None:
 
 def test_routing_reaches_the_bound_on_rings() -> None:
     for gpus, hops in ((3, 1), (4, 2), (5, 2), (6, 3)):
-        details = found(preset("ring", gpus=gpus), "all_gather", chunk_size="1000").synthesis.details
+        details = found(
+            preset("ring", gpus=gpus), "all_gather", chunks=1, chunk_size="1000"
+        ).synthesis.details
         assert details["predicted_us"] == pytest.approx(hops)
         assert details["routing_gap"] == pytest.approx(0, abs=1e-3)
 
@@ -436,3 +439,19 @@ def test_the_request_is_all_it_needs() -> None:
     answer = METHOD.run(Request(problem=problem, options=METHOD.read_options({}), on_progress=said.append))
     assert answer.status is Status.SAT
     assert any("stage 1" in each for each in said)
+
+
+@pytest.mark.parametrize(
+    ("topology", "chunks"),
+    [(preset("dgx-1v"), 6), (preset("torus", dims=(3, 3)), 1), (preset("ring", gpus=4), 2)],
+    ids=["dgx-1v", "torus", "ring"],
+)
+def test_chunks_that_suit_the_links_reach_the_optimum(topology: Topology, chunks: int) -> None:
+    found = synthesize(topology, "all_gather", method="taccl", time_limit_s=60)
+    assert found.synthesis.parameters["chunks"] == chunks
+    assert found.gap == 0
+
+
+def test_programs_of_many_ranks_get_few_chunks() -> None:
+    for collective, most in (("all_gather", 2), ("all_to_all", 1)):
+        assert best_chunks(Problem(preset("mi250", boxes=4), Collective(collective))) <= most

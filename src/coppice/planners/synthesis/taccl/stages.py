@@ -24,6 +24,7 @@ from coppice.errors import InputError
 from coppice.planners.synthesis.mip.greedy import LinkUse, greedy_sends
 from coppice.planners.synthesis.mip.program import MixedProgram, MixedSolution, SearchLimits
 from coppice.planners.synthesis.synthesizing import Request, Status, Synthesis, SynthesisMethod
+from coppice.planners.synthesis.taccl.chunks import best_chunks
 from coppice.planners.synthesis.taccl.network import (
     CommunicationSketch,
     Costs,
@@ -212,7 +213,7 @@ class SketchOptions(msgspec.Struct, frozen=True, kw_only=True):
     sketch: str | None = None  # CommunicationSketch file; None: one that suits the topology
     profile: str | None = None  # File with link costs; None: those of the topology
     chunk_size: str = "1M"  # Size of a chunk
-    chunks: int | None = None  # Chunks of each rank's block, in place of the sketch's
+    chunks: int | None = None  # Chunks of each rank's block; None: the sketch's, or what suits the links
     alpha_us: float | None = None  # Latency inside a box, in place of the topology's
     remote_alpha_us: float | None = None  # Latency between boxes, likewise
     # Nodes of the search tree for each program: unlike seconds, they stop at the same place on any machine
@@ -353,7 +354,9 @@ def _run(request: Request) -> Synthesis:
         suited_sketch(topology) if options.sketch is None else read_sketch(options.sketch, topology.num_ranks)
     )
     chunk_bytes = max(1, parse_size(options.chunk_size, option="`chunk_size`"))
-    per_slot = sketch.hyperparameters.input_chunkup if options.chunks is None else options.chunks
+    per_slot = options.chunks
+    if per_slot is None:
+        per_slot = best_chunks(problem) if options.sketch is None else sketch.hyperparameters.input_chunkup
     costs = Costs(
         chunk_bytes=chunk_bytes,
         alpha_us=options.alpha_us,
