@@ -1,7 +1,8 @@
 """Plans whose sums are in one order at any size, with any channels, pieces and placement: that of pairs of ranks.
 
-Nothing is planned anew: of the optimal planner's variants and the catalogue's algorithms, in the order of ranks'
-numbers, those are taken that :mod:`coppice.schedule.verification.sums` certifies.
+Of the optimal planner's variants and the catalogue's algorithms, in the order of ranks' numbers, those are taken that
+:mod:`coppice.schedule.verification.sums` certifies. Beside them stand trees that follow the order, which suit any
+number of ranks (:mod:`coppice.planners.ordered_trees`).
 """
 
 from __future__ import annotations
@@ -15,6 +16,7 @@ from coppice.comparison.measurement import candidates
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative
 from coppice.planners.choice import from_catalogue, optimal_planner
+from coppice.planners.ordered_trees import NAME, plan_ordered
 from coppice.planners.ordering import without_steps
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import body_loads
@@ -59,11 +61,23 @@ def of_best_rate(problem: Problem, variants: Iterator[Alternative], *, relaying:
     for each in variants:
         if adds_in_pairs(each.made.body):
             return each
-    made = list(_of_the_catalogue(problem, relaying=relaying))
+    made = [*_of_the_catalogue(problem, relaying=relaying), *along_the_order(problem, relaying=relaying)]
     if not made:
         raise none_adds_in_pairs(problem)
     best = min(made, key=lambda each: (body_loads(each.made.body, problem).inv_rate, _transfers(each)))
     return _without_steps(best)
+
+
+def along_the_order(problem: Problem, *, relaying: bool) -> Iterator[Alternative]:
+    """The trees that follow the order, where they serve and have routes.
+
+    Args:
+        problem: The problem.
+        relaying: GPUs may pass on what is not theirs.
+    """
+    with suppress(InputError):
+        made = plan_ordered(problem, relay_gpus=relaying)
+        yield _without_steps(Alternative(name=NAME, made=made, planner=NAME))
 
 
 def none_adds_in_pairs(problem: Problem) -> InputError:

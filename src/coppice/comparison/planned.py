@@ -16,7 +16,12 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
 from coppice.comparison.at_size import EFFORTS, Effort, SizeSearch
-from coppice.comparison.deterministic import adds_in_pairs, none_adds_in_pairs, require_pairs
+from coppice.comparison.deterministic import (
+    adds_in_pairs,
+    along_the_order,
+    none_adds_in_pairs,
+    require_pairs,
+)
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
@@ -155,6 +160,7 @@ def plan_for(
                 made += _of_the_catalogue(
                     posed, assumed, none, limits, budget.catalogue, relaying=relaying, keep=adds_in_pairs
                 )
+                made += along_the_order(posed, relaying=relaying)
                 made = [each for each in made if adds_in_pairs(each.made.body)]
                 if not made:
                     raise none_adds_in_pairs(posed)

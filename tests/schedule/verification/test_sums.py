@@ -15,6 +15,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.choice import from_catalogue
+from coppice.planners.ordered_trees import NAME, plan_ordered
 from coppice.program.dialects.rank.lower import lower_for_run
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.interpreter import interpret
@@ -26,6 +27,7 @@ from coppice.schedule.verification.transfers import verify_schedule
 from coppice.schedule.verification.verify import verify
 from coppice.topology import preset
 from coppice.topology.model import Topology
+from coppice.topology.operations import set_link_rate
 from coppice.verbs.planning import plan, plan_set
 from support.rank_groups import by_engines
 
@@ -148,22 +150,29 @@ def test_one_chunk_of_many_in_another_order_is_caught() -> None:
     assert sum_order(changed) == SumOrder(fixed=False, ranks_agree=True)
 
 
+MESH = set_link_rate(preset("star", gpus=6), "gpu0", "switch", 50)
+
+
 @pytest.mark.parametrize(
     "cluster",
-    [preset("dgx-a100", boxes=2), preset("ring", gpus=16), preset("star", gpus=16)],
+    [
+        *(preset("dgx-a100", boxes=2), preset("ring", gpus=16), preset("star", gpus=16)),
+        *(preset("star", gpus=6), preset("ring", gpus=6), MESH),
+    ],
     ids=lambda each: each.name,
 )
 def test_deterministic_plans_have_the_same_bits_everywhere(cluster: Topology) -> None:
-    """Three sizes, three placements of 16 ranks, two engines."""
+    """Three sizes, three placements each of 16 and of 6 ranks, two engines: the bits of the one order of the number."""
+    ranks = cluster.num_ranks
     made = plan(cluster, "all_reduce", deterministic=True, relay_gpus=True)
     report = verify(made.plan)
     assert report.sums is not None
     assert report.sums.name == PAIRS
     for count in (3, 250, 4096):
-        data = numbers(16, count, seed=count)
-        right = added(named_order(PAIRS, 16), data)
+        data = numbers(ranks, count, seed=count)
+        right = added(named_order(PAIRS, ranks), data)
         programs = lower_for_run(made.plan.body, count, in_place=False, piece_elements=100)
-        found = [np.zeros(count, np.float32) for _ in range(16)]
+        found = [np.zeros(count, np.float32) for _ in range(ranks)]
 
         def work(engine: ShmEngine, programs: Any = programs, data: Any = data, found: Any = found) -> None:
             rank = engine.rank
@@ -176,9 +185,44 @@ def test_deterministic_plans_have_the_same_bits_everywhere(cluster: Topology) ->
                 timeout_s=60,
             )
 
-        assert by_engines(shm_engines(16), work) == [None] * 16
+        assert by_engines(shm_engines(ranks), work) == [None] * ranks
         for output in (*found, *results(made.plan.body, data, piece=None, seed=count)):
             np.testing.assert_array_equal(output, right)
+
+
+@pytest.mark.parametrize("collective", ADDING)
+@pytest.mark.parametrize("ranks", [2, 3, 7, 12])
+def test_trees_along_the_order_send_no_more_than_any_reduction(collective: Collective, ranks: int) -> None:
+    """Each rank sends each block that it does not sum once; the bits are those of the order."""
+    problem = problem_of(collective, ranks)
+    body = plan_ordered(problem).body
+    assert isinstance(body, Schedule)
+    assert verify_schedule(body).ok
+    found = sum_order(body)
+    assert found is not None
+    assert found.name == PAIRS
+    blocks = 1 if collective is Collective.REDUCE else ranks
+    sent = np.bincount(body.src[body.op == Op.REDUCE], minlength=ranks) * blocks / body.num_chunks
+    assert sent.sum() == blocks * (ranks - 1)
+    if collective is not Collective.REDUCE:
+        assert (sent == ranks - 1).all()
+    count = 8 * ranks
+    data = numbers(ranks, count, seed=ranks)
+    right = added(named_order(PAIRS, ranks), data)
+    outputs = results(body, data, piece=3, seed=1)
+    for part, output in zip(wanted_parts(collective, ranks, count), outputs, strict=True):
+        if part is not None:
+            np.testing.assert_array_equal(output, right[part])
+
+
+@pytest.mark.parametrize(("name", "boxes", "loss"), [("dgx-a100", 3, 0.12), ("dgx-h100", 5, 0.06)])
+def test_boxes_that_are_no_power_of_two_lose_little(name: str, boxes: int, loss: float) -> None:
+    """Before there were trees along the order, three boxes lost 92%, and five had no plan."""
+    made = plan(preset(name, boxes=boxes), "all_reduce", deterministic=True, ring=False)
+    assert made.plan.planner == NAME
+    assert made.loss < loss
+    with pytest.raises(InputError, match="equal blocks"):
+        plan_ordered(Problem(topology=preset("star"), collective=Collective.ALL_GATHER))
 
 
 def test_what_the_one_order_costs_is_told() -> None:
