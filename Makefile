@@ -41,7 +41,8 @@ help:
 	@echo "make test-slow  the tests marked slow"
 	@echo "make test-races RUNS=10000 random runs of the shared-memory executor under TSan and ASan"
 	@echo "make test-emulated-gpu RUNS=10000 random programs on the emulated CUDA runtime under ASan and TSan"
-	@echo "make test-nccl NCCL=path/to/libnccl.so runs NCCL's host code and what uses it on the emulated CUDA runtime"
+	@echo "make test-nccl NCCL=path/to/libnccl.so runs NCCL's host code and what uses it on the emulated CUDA runtime;"
+	@echo "                RUNS=1000 random put/signal programs instead of a few"
 	@echo "make bench      the tables of benchmarks/ (minutes)"
 	@echo "make bench-cpp  the core's own times against their goals"
 	@echo "make docs       regenerate the generated pages of docs/ (minutes: eight clusters are compared)"
@@ -153,7 +154,7 @@ build/emulated_gpu/libnvidia-ml.so.1: $(EMULATED)/nvml.cc $(EMULATED)/box.cc $(E
 	$(CXX) $(EMULATED_FLAGS) -O1 -g -fPIC -fvisibility=hidden -shared $(EMULATED)/nvml.cc $(EMULATED)/box.cc -Wl,-soname,libnvidia-ml.so.1 -o $@
 
 test-nccl: setup $(EMULATED_LIBRARIES)
-	COPPICE_TEST_NCCL=$(abspath $(NCCL)) $(BIN)/python -m pytest -rs tests/emulated_gpu
+	COPPICE_TEST_NCCL=$(abspath $(NCCL)) $(if $(filter file,$(origin RUNS)),,COPPICE_TEST_NCCL_RUNS=$(RUNS)) $(BIN)/python -m pytest -rs tests/emulated_gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -38,11 +38,11 @@ def fixture_library() -> str:
 
 
 def environment(
-    library: str, folder: Path, *, box: str = "dgx-h100", gpus: int = 4, **more: str
+    library: str, folder: Path, *, box: str = "dgx-h100", gpus: int = 4, driver: int = 13000, **more: str
 ) -> dict[str, str]:
     """The emulated libraries, a box, and nothing of the surroundings that NCCL would listen to."""
     described = folder / f"{box}-{gpus}.box"
-    described.write_text(box_of(preset(box), gpus=gpus))
+    described.write_text(box_of(preset(box), gpus=gpus, driver=driver))
     kept = {name: value for name, value in os.environ.items() if not name.startswith(("NCCL_", "COPPICE_"))}
     path = f"{LIBRARIES}:{Path(library).parent}"
     return (
@@ -113,6 +113,26 @@ def test_our_engine_puts_through_it(library: str, tmp_path: Path, seed: int) -> 
         assert all(right.values()), right
 
 
+@pytest.mark.parametrize("ranks", range(2, 9))
+def test_random_programs_are_right_bit_for_bit(library: str, tmp_path: Path, ranks: int) -> None:
+    """COPPICE_TEST_NCCL_RUNS of them for all numbers of ranks, in processes of up to 48, with a seed each."""
+    number = -(-int(os.environ.get("COPPICE_TEST_NCCL_RUNS", "14")) // 7)
+    for seed, first in enumerate(range(0, number, 48)):
+        batch = min(48, number - first)
+        variables = environment(library, tmp_path, gpus=ranks, COPPICE_EMULATED_GPU_SEED=str(seed))
+        done = subprocess.run(
+            [sys.executable, HERE / "nccl_programs.py", library, str(ranks), str(first), str(batch)],
+            env=variables | {"OMP_NUM_THREADS": "1"},
+            capture_output=True,
+            text=True,
+            timeout=3600,
+        )
+        assert done.returncode == 0, done.stdout + done.stderr
+        found = json.loads(done.stdout.splitlines()[-1])
+        assert (found["faults"], found["programs"]) == ([], batch), done.stderr
+        assert found["captured"] >= batch // 2
+
+
 def test_an_exported_script_runs_over_it(library: str, tmp_path: Path, run: Run) -> None:
     """Ranks are processes: memory goes between them by descriptors."""
     plan, script = tmp_path / "plan.json", tmp_path / "plan.py"
@@ -151,8 +171,8 @@ def test_our_plugins_are_loaded_and_asked(library: str, tmp_path: Path) -> None:
         NCCL_COLLNET_ENABLE="1",
         COPPICE_TUNER_TABLE=str(table),
         COPPICE_NCCL_SETTINGS=str(settings),
-        **{plugin.variable: str(built[kind]) for kind, plugin in NCCL_PLUGINS.items()},
     )
+    variables |= {plugin.variable: str(built[kind]) for kind, plugin in NCCL_PLUGINS.items()}
     found, log = asked(library, "reduces", 2, variables)
     assert found == {"found": [True, True]}
     for words in (

@@ -50,6 +50,7 @@ class Call:
         sent: In an all-to-all, elements from each rank to each; otherwise None.
         equal_demands: It is no all-to-all with demands, which symbolic checks do not know.
         direct: Engines with collectives of their own can carry it out by those as well.
+        body: The plan that the programs are made of.
     """
 
     words: str
@@ -60,6 +61,7 @@ class Call:
     sent: Array | None
     equal_demands: bool
     direct: bool
+    body: Schedule | Forest
     seed: int
 
     def buffers(self, rank: int) -> tuple[Array | None, Array]:
@@ -239,6 +241,7 @@ def any_call(
     ranks: int | None = None,
     dtype: DataType | None = None,
     collective: Collective | None = None,
+    even: bool = False,
 ) -> Call:
     """A call made of integers that ``choose(low, high)`` gives, by hypothesis or by a seeded generator.
 
@@ -247,6 +250,7 @@ def any_call(
         ranks: Number of ranks, 1 to 8; the default leaves it open.
         dtype: Type of the elements, likewise.
         collective: The collective, likewise.
+        even: Out of place, with data, in blocks of one length.
     """
     topology = _topology(choose, ranks)
     ranks = topology.num_ranks
@@ -254,9 +258,11 @@ def any_call(
     dtype = list(DataType)[choose(0, 12)] if dtype is None else dtype
     ops = [op for op in ReduceOp if op.serves(dtype)]
     op = ops[choose(0, len(ops) - 1)] if collective.reduces else ReduceOp.SUM
-    in_place = choose(0, 1) == 1
+    in_place = not even and choose(0, 1) == 1
     if collective is Collective.BARRIER:
         count = 0
+    elif even:
+        count = ranks * choose(1, 300)
     else:
         counts = (
             0,
@@ -273,7 +279,7 @@ def any_call(
             count = 2 * choose(40_000, 150_000) + 1
     # So many pieces make programs of more steps than engines look ahead.
     piece = (None, max(1, count // (60 * ranks)), max(3, count // 7))[choose(0, 2)]
-    problem = _problem(choose, topology, collective)
+    problem = _problem(choose, topology, collective, even=even)
     name, body = _body(choose, problem)
     programs = lower_for_run(body, count, in_place=in_place, piece_elements=piece)
     weights = problem.weights or (1,) * ranks
@@ -299,6 +305,7 @@ def any_call(
         equal_demands=problem.demands is None,
         # Blocks of a direct all-to-all are the same for all senders; those of a plan differ where M does not divide.
         direct=sent is None or bool((sent == sent[0]).all()),
+        body=body,
         seed=seed,
     )
 
@@ -330,12 +337,12 @@ def _topology(choose: Choose, ranks: int | None) -> Topology:
             return topology
 
 
-def _problem(choose: Choose, topology: Topology, collective: Collective) -> Problem:
+def _problem(choose: Choose, topology: Topology, collective: Collective, *, even: bool) -> Problem:
     ranks = topology.num_ranks
     root = choose(0, ranks - 1) if collective.rooted else None
     weights: tuple[int, ...] | None = None
     demands: tuple[tuple[int, ...], ...] | None = None
-    unequal = choose(0, 2) == 0 and ranks > 1
+    unequal = not even and choose(0, 2) == 0 and ranks > 1
     if collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER) and unequal:
         weights = tuple(choose(0, 4) for _ in range(ranks))
         weights = weights if any(weights) else None

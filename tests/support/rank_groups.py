@@ -17,7 +17,7 @@ from support.paths import TESTS
 GENERATED_WORKER = Path(__file__).with_name("generated_worker.py")
 
 
-def in_threads(ranks: int, work: Callable[[int], Any]) -> list[Any]:
+def in_threads(ranks: int, work: Callable[[int], Any], *, patience_s: float = 120) -> list[Any]:
     """What ``work(rank)`` returns or raises, each rank a thread; a rank that hangs fails the test."""
     found: list[Any] = ["hangs"] * ranks
 
@@ -31,7 +31,7 @@ def in_threads(ranks: int, work: Callable[[int], Any]) -> list[Any]:
     for thread in threads:
         thread.start()
     for thread in threads:
-        thread.join(120)
+        thread.join(patience_s)
     assert not any(thread.is_alive() for thread in threads), found
     return found
 

@@ -16,8 +16,9 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES
 from coppice.logs.records import Log, LoggedCell, LoggedCommunicator, LoggedMeasurement
-from coppice.selection.nccl.costs import CostCell, constants
+from coppice.selection.nccl.costs import CostCell, constants, corrected_cell
 from coppice.selection.selection import Selection
+from coppice.topology.generation import GENERATIONS
 from coppice.tuning.records import LibraryChoice, TimedRun
 
 _Key = tuple[Collective, int, int, int]
@@ -107,8 +108,6 @@ ALGORITHM_NAMES = {own: theirs for theirs, own in ALGORITHMS.items()}
 PROTOCOL_NAMES = {"ll": "LL", "ll128": "LL128", "simple": "Simple"}
 """Names that NCCL's variables use, by those of tuner tables."""
 
-_LEAST_PLATEAU_BYTES = 64
-
 
 def select_by_log(
     log: Log, collective: Collective, size_bytes: int, *, ranks: int | None = None
@@ -185,27 +184,22 @@ def _cell(communicator: LoggedCommunicator, ranks: int, cell: LoggedCell, size_b
         return CostCell(
             algorithm=algorithm, protocol=protocol, unavailable=f"0.0 GB/s in line {cell.line} of the log"
         )
-    latency, rate = cell.latency_us, cell.gb_per_s
-    terms = [f"line {cell.line} of the log: {latency:g} us, {rate:g} GB/s"]
-    if cell.collective is Collective.ALL_REDUCE:
-        table = constants().tree_correction[protocol]
-        power = (size_bytes >> 6).bit_length() - 1
-        if algorithm == "Tree" and 0 <= power < len(table) - 1:
-            rate *= table[power]
-            terms.append(f"tree correction at this size: x {table[power]:g}")
-        part = size_bytes // ((communicator.channels or 1) * ranks)
-        several = communicator.nodes is None or communicator.nodes > 1
-        if algorithm == "Ring" and protocol == "Simple" and several and part >= _LEAST_PLATEAU_BYTES:
-            plateau = constants().plateau["ampere_and_later"]
-            latency *= plateau
-            terms.append(f"plateau: {part} bytes per channel and rank >= 64: latency x {plateau:g}")
-    return CostCell(
-        algorithm=algorithm,
-        protocol=protocol,
-        time_us=latency + size_bytes / (1000 * rate),
-        latency_us=latency,
-        gb_per_s=rate,
-        terms=tuple(terms),
+    words = f"line {cell.line} of the log: {cell.latency_us:g} us, {cell.gb_per_s:g} GB/s"
+    return corrected_cell(
+        CostCell(
+            algorithm=algorithm,
+            protocol=protocol,
+            latency_us=cell.latency_us,
+            gb_per_s=cell.gb_per_s,
+            terms=(words,),
+        ),
+        cell.collective,
+        size_bytes,
+        ranks=ranks,
+        channels=communicator.channels or 1,
+        several=communicator.nodes is None or communicator.nodes > 1,
+        capability=GENERATIONS["ampere"],
+        common_cpu=True,
     )
 
 

@@ -251,21 +251,72 @@ def _cell(
 ) -> CostCell:
     bandwidth, rate_terms = _bandwidth(comm, collective, algorithm, protocol, channels)
     latency, latency_terms = _latency(comm, collective, algorithm, protocol, channels)
-    terms = [*latency_terms, *rate_terms]
+    return corrected_cell(
+        CostCell(
+            algorithm=algorithm,
+            protocol=protocol,
+            latency_us=latency,
+            gb_per_s=bandwidth,
+            terms=(*latency_terms, *rate_terms),
+        ),
+        collective,
+        size_bytes,
+        ranks=comm.ranks,
+        channels=comm.channels,
+        several=comm.nodes > 1,
+        capability=comm.capability,
+        common_cpu=comm.cpu in ("intel", "amd"),
+    )
+
+
+def corrected_cell(
+    cell: CostCell,
+    collective: Collective,
+    size_bytes: int,
+    *,
+    ranks: int,
+    channels: int,
+    several: bool,
+    capability: int,
+    common_cpu: bool,
+) -> CostCell:
+    """Time a cell of NCCL's table at a size, with the corrections that all-reduces get there.
+
+    Args:
+        cell: Latency and bandwidth as the table has them.
+        size_bytes: M (see :mod:`coppice.collectives`), which is NCCL's own count of bytes.
+        ranks: Ranks of the communicator.
+        channels: All channels of the communicator.
+        several: Ranks are in several boxes.
+        capability: Compute capability times ten.
+        common_cpu: Processors are Intel's or AMD's.
+
+    Examples:
+        >>> table = CostCell(algorithm="Ring", protocol="Simple", latency_us=10.0, gb_per_s=100.0)
+        >>> box = {"ranks": 16, "channels": 16, "capability": 90, "common_cpu": True}
+        >>> [corrected_cell(table, Collective.ALL_REDUCE, 2**20, several=x, **box).time_us for x in (False, True)]
+        [20.48576, 24.48576]
+    """
+    latency, bandwidth, terms = cell.latency_us, cell.gb_per_s, list(cell.terms)
     if collective is Collective.ALL_REDUCE:
-        factor = _correction(comm, algorithm, protocol, size_bytes)
+        blackwell = capability >= GENERATIONS["blackwell"] and common_cpu
+        factor = _correction(cell.algorithm, cell.protocol, size_bytes, nvls_tree=blackwell)
         if factor is not None:
             bandwidth *= factor
             terms.append(f"tree correction at this size: x {factor:g}")
-        if algorithm == "Ring" and protocol == "Simple" and comm.nodes > 1:
-            part = size_bytes // (comm.channels * comm.ranks)
-            if part >= 64:
-                plateau = constants().plateau["before_ampere" if comm.capability < 80 else "ampere_and_later"]
-                latency *= plateau
-                terms.append(f"plateau: {part} bytes per channel and rank >= 64: latency x {plateau:g}")
-    return CostCell(
-        algorithm=algorithm,
-        protocol=protocol,
+        part = size_bytes // (channels * ranks)
+        if (
+            cell.algorithm == "Ring"
+            and cell.protocol == "Simple"
+            and several
+            and part >= _LEAST_PLATEAU_BYTES
+        ):
+            before = capability < GENERATIONS["ampere"]
+            plateau = constants().plateau["before_ampere" if before else "ampere_and_later"]
+            latency *= plateau
+            terms.append(f"plateau: {part} bytes per channel and rank >= 64: latency x {plateau:g}")
+    return replace(
+        cell,
         time_us=latency + size_bytes / (1000 * bandwidth),
         latency_us=latency,
         gb_per_s=bandwidth,
@@ -273,15 +324,17 @@ def _cell(
     )
 
 
-def _correction(comm: NcclCommunicator, algorithm: str, protocol: str, size_bytes: int) -> float | None:
+_LEAST_PLATEAU_BYTES = 64
+
+
+def _correction(algorithm: str, protocol: str, size_bytes: int, *, nvls_tree: bool) -> float | None:
     """Factor on the rate of trees, by size in powers of two from 64 bytes."""
     power = (size_bytes >> 6).bit_length() - 1
     table = constants().tree_correction[protocol]
     # NCCL leaves the last entry of the table to NVLSTree.
     if algorithm == "Tree" and 0 <= power < len(table) - 1:
         return table[power]
-    blackwell = comm.capability >= 100 and comm.cpu in ("intel", "amd")
-    return table[power] if algorithm == "NVLSTree" and blackwell and 0 <= power < len(table) else None
+    return table[power] if algorithm == "NVLSTree" and nvls_tree and 0 <= power < len(table) else None
 
 
 def _bandwidth(
