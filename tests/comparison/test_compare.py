@@ -36,6 +36,9 @@ from coppice.comparison.measurement import (
 from coppice.comparison.pool import local_processes, run
 from coppice.comparison.ranges import LibraryPick, pick_lines
 from coppice.comparison.table import csv_text, refusal_lines, synthesis_lines
+from coppice.iteration.costs.chosen import nccl_pick
+from coppice.selection import select
+from coppice.selection.nccl.machines import machines_of
 from coppice.simulation import ALPHA_BETA, DEFAULT_MODEL, Model, Sharing, fastest
 from coppice.simulation.models import named_models
 from coppice.simulation.simulator import most_pieces
@@ -521,6 +524,39 @@ def test_classes_are_told_apart_in_words() -> None:
         "1K Tree/LL: 1.5 times the best time",
         "1M..1G NVLS/Simple: 1 to 2 times the best time of those whose switches copy and add",
     ]
+
+
+@pytest.mark.parametrize(
+    "cluster",
+    [
+        preset("dgx-1v"),
+        preset("dgx-a100", boxes=2),
+        preset("dgx-h100", boxes=2),
+        preset("dgx-b200"),
+        preset("fat-tree", leaves=2, gpus_per_leaf=2),
+    ],
+    ids=lambda cluster: cluster.name,
+)
+@pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.BROADCAST])
+def test_one_model_says_what_nccl_would_pick(cluster: Topology, collective: Collective) -> None:
+    """Algorithm, protocol, channels and estimate: as `select` has them, and as training costs take them."""
+    sizes = (2**14, 2**21, 2**28)
+    problem = Problem(topology=cluster, collective=collective, root=0 if collective.rooted else None)
+    outcome = compare(problem, sizes=sizes, algorithms=["ring" if problem.root is None else "linear"], jobs=1)
+    chosen = [select("nccl", collective, size, topology=cluster) for size in sizes]
+    if machines_of(cluster).generation is None:
+        assert outcome.picks == ()
+        return
+    assert [(pick.name, pick.channels, pick.predicted_us, pick.algorithm) for pick in outcome.picks] == [
+        (each.algorithm, each.channels, each.cell and each.cell.time_us, each.ours) for each in chosen
+    ]
+    for size, each in zip(sizes, chosen, strict=True):
+        taken = nccl_pick(cluster, collective, size)
+        if taken.name == each.ours:
+            assert each.algorithm.lower().endswith(f"/{taken.protocol}")
+        else:  # in the network, where it cannot be had
+            assert (each.ours or "nvls").startswith(("nvls", "collnet"))
+            assert taken.name == "nccl-ring"
 
 
 def test_picks_need_a_generation() -> None:

@@ -41,6 +41,10 @@ A100 = NcclCommunicator(
 )
 
 
+OVER_PCIE = replace(A100, tree=replace(A100.tree, within_type="PHB"))
+POWER = replace(OVER_PCIE, cpu="ibm")
+
+
 def cell(
     comm: NcclCommunicator, collective: Collective, algorithm: str, protocol: str, size: int = 2**20
 ) -> CostCell:
@@ -82,6 +86,9 @@ CELLS = [
     (A100, "all_reduce", "Tree", "Simple", 2**20, 8.4 + 2 * (7 * 4 + 16), 8 * 23.6 / 2 * 0.5),
     (A100, "all_reduce", "Tree", "LL", 2**20, 6.8 + 2 * (7 * 0.6 + 6), 22.5 / 2 * 0.5),
     (A100, "broadcast", "Ring", "LL", 2**20, 6.6 + 2.7, 22.5),
+    # Over PCIe, and there on POWER, where a step of a tree counts as one of a ring.
+    (OVER_PCIE, "all_reduce", "Tree", "Simple", 2**20, 8.4 + 2 * (7 * 4 + 16), 8 * 23.6 / 2 * 0.5),
+    (POWER, "all_reduce", "Tree", "Simple", 2**20, 8.4 + 2 * (7 * 5.7 + 16), 8 * 23.6 / 2 * 0.5),
 ]  # fmt: skip
 
 

@@ -213,6 +213,8 @@ class LibraryPick:
     time_us: float | None
     ratio: float | None
     in_network: bool = False  # Its class: switches copy and add
+    channels: int | None = None  # Channels of its kernel, as :func:`coppice.select` has them
+    predicted_us: float | None = None  # Time by NCCL's own model, likewise
 
     def record(self) -> LibraryPickJson:
         """JSON values."""
@@ -220,6 +222,8 @@ class LibraryPick:
             "size_bytes": self.size_bytes,
             "pick": self.name,
             "algorithm": self.algorithm,
+            "channels": self.channels,
+            "predicted_us": self.predicted_us,
             "time_us": self.time_us,
             "ratio": self.ratio,
             "switches_used": self.in_network,
@@ -264,6 +268,8 @@ def nccl_picks(
                 time_us=time_us,
                 ratio=time_us / least if time_us is not None and least else None,
                 in_network=apart,
+                channels=chosen.channels,
+                predicted_us=None if chosen.cell is None else chosen.cell.time_us,
             )
         )
     return tuple(found)

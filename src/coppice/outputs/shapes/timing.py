@@ -128,6 +128,8 @@ class LibraryPickJson(TypedDict):
     size_bytes: int
     pick: str
     algorithm: str | None
+    channels: int | None
+    predicted_us: float | None
     time_us: float | None
     ratio: float | None
     switches_used: bool

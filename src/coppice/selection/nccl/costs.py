@@ -423,7 +423,9 @@ def _latency(
     data, column = constants(), PROTOCOLS.index(protocol)
     inside = "NVLINK" if channels.within_type == "NVL" else "PCI"
     base = data.base_latency_us[algorithm][column]
-    within = data.hardware_latency_us[inside][algorithm][column]
+    # On POWER trees with Simple take a step over PCIe as rings do.
+    as_ring = comm.cpu == "ibm" and (inside, algorithm, protocol) == ("PCI", "Tree", "Simple")
+    within = data.hardware_latency_us[inside]["Ring" if as_ring else algorithm][column]
     net = data.hardware_latency_us["NET"]["Tree" if comm.per_node == 1 else algorithm][column]
     across = net + channels.latency_us * (2 if protocol == "Simple" else 1)
     depth = comm.nodes.bit_length() - 1

@@ -212,6 +212,8 @@ SETTINGS = {
 """What may be given, with its meaning."""
 
 _DEFAULT_BOX = "dgx-h100"
+_MOST_GPUS_OF_MACHINE = 16
+"""What the largest machines with NVSwitches of their own hold."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -298,6 +300,11 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
     if several and not machines.described and "type_inter" not in settings:
         words.append(
             f"NICs beside their GPUs as in usual machines, at paths of class {comm.ring.across_type}"
+        )
+    if max(len(box.gpus) for box in boxes) > _MOST_GPUS_OF_MACHINE and topology is not None:
+        words.append(
+            "machines that one NVLink domain joins (MNNVL) searched as one, as NCCL does; its picks there were never "
+            "observed"
         )
     if machines.cpu is None and "cpu" not in settings:
         words.append(f"processors of {comm.cpu}")
