@@ -11,6 +11,8 @@ import tomllib
 from dataclasses import dataclass
 from pathlib import Path
 
+from coppice.published.records import anchor, claims
+
 ROOT = Path(__file__).resolve().parents[1]
 TABLE = ROOT / "docs" / "survey.toml"
 PAGE = ROOT / "docs" / "survey.md"
@@ -82,6 +84,7 @@ def families() -> list[Family]:
 def page() -> str:
     """The page."""
     parts = [HEADER]
+    claimed = {claim.system for claim in claims()}
     for family in families():
         here = sum(bool(system.where) for system in family.systems)
         parts.append(
@@ -92,6 +95,8 @@ def page() -> str:
             where = ", ".join(f"`{place}`" for place in system.where) or "not here yet"
             if system.policies:
                 where += f"; as {', '.join(f'`{name}`' for name in system.policies)}"
+            if system.name in claimed:
+                where += f"; [claims](claims.md#{anchor(system.name)})"
             command = f"`{system.command}`" if system.command else ""
             cells = (f"**{system.name}** ({system.source})", system.problem, where, command, system.missing)
             parts.append("| " + " | ".join(cell.replace("|", "\\|") for cell in cells) + " |")

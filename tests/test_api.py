@@ -219,6 +219,7 @@ class TestWrongArguments:
         "algorithms": ((), {}),
         "bench": (("all_reduce", "1K"), {}),
         "bound": (("star", "all_gather"), {}),
+        "claims": (("MPICH",), {}),
         "compile_program": (("PROGRAM",), {}),
         "compare": (("star", "all_gather"), {"sizes": [1024], "algorithms": ["ring"], "jobs": 1}),
         "compose": ((["2xdgx-a100"],), {"fabric": "rail"}),

@@ -31,7 +31,7 @@ ROOMS = (
     ),
     *("bounds", "schedule", "program", "planners", "language", "selection", "simulation", "innetwork"),
     *("comparison", "design", "fitting", "export", "logs", "doctor", "report", "run", "tuning"),
-    *("iteration", "advice", "training", "verbs", "cli"),
+    *("iteration", "advice", "training", "published", "verbs", "cli"),
 )
 # These only re-export, and may import any room.
 FRONT = ("__init__", "__main__", "torch")

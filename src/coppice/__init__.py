@@ -32,11 +32,11 @@ collective on it; every verb takes what the others return::
 
 Besides: :func:`compose` joins boxes by a fabric, :func:`model` is a model of time by its name, :func:`compile_program`
 makes a plan of a collective that you write down yourself, chunk by chunk (:class:`ChunkProgram`), :func:`algorithms`
-lists what can be planned, :func:`write_topology` keeps a topology, :func:`select` says what a library would pick and
-why, :func:`design` which network to build, :func:`import_plan` reads algorithm files of runtimes and :func:`read_logs`
-what libraries print. The options have the names of the command line. Objects print in short, and show themselves as a
-table and a picture in a notebook. What cannot be used raises :class:`InputError`: what was expected, what was found,
-and what to do. docs/python.md is a study from start to end.
+lists what can be planned, :func:`claims` what was published, measured here, :func:`write_topology` keeps a topology,
+:func:`select` says what a library would pick and why, :func:`design` which network to build, :func:`import_plan` reads
+algorithm files of runtimes and :func:`read_logs` what libraries print. The options have the names of the command line.
+Objects print in short, and show themselves as a table and a picture in a notebook. What cannot be used raises
+:class:`InputError`: what was expected, what was found, and what to do. docs/python.md is a study from start to end.
 
 Importing this package loads nothing else: every name comes with its module, when it is first used.
 """
@@ -69,6 +69,7 @@ if TYPE_CHECKING:
     from coppice.planners.forest.repairing import RepairedResult, repair
     from coppice.planners.planning import PlannedResult
     from coppice.planners.synthesis.synthesizing import SynthesizedResult, synthesize
+    from coppice.published.measuring import measured_claims as claims
     from coppice.report.reporting import report
     from coppice.schedule.explanation import Explanation, explain
     from coppice.schedule.files.plan_file import read_plan, write_plan
@@ -136,6 +137,7 @@ _LAZY = {
     "bench": "coppice.verbs.bench",
     "algorithms": "coppice.planners.choice:listed",
     "bound": "coppice.verbs.bounding",
+    "claims": "coppice.published.measuring:measured_claims",
     "compare": "coppice.verbs.simulating",
     "compile_program": "coppice.language",
     "explain": "coppice.schedule.explanation",
@@ -201,6 +203,7 @@ __all__ = [
     "algorithms",
     "bench",
     "bound",
+    "claims",
     "compare",
     "compile_program",
     "compose",

@@ -112,6 +112,7 @@ RUNS = {
         "advise dgx-a100 --boxes 2 --sizes 1K,64M",
         f"advise {STAR} -c all_reduce -s 1K --library open-mpi -j 1",
     ),
+    "claims": ("claims MPICH",),
     "compare-several": ("compare dgx-a100 --sizes 1M --rates nominal,measured --algorithm ring -j 1",),
     "compare-gain": ("compare dgx-a100 --boxes 1,2 --gain --sizes 1M -c all_gather -j 1",),
     "model-list": ("model list",),

@@ -44,6 +44,7 @@ SIMULATING = {
 OTHERS = {
     "schema": "what outputs hold",
     "algorithms": "counts of steps",
+    "claims": "each claim names its command, whose output names its model",
     "verify": "counts",
     "explain": "loads of links",
     "model list": "models themselves",

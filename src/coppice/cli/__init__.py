@@ -55,6 +55,7 @@ COMMANDS = {
     "synthesize": Place(
         "coppice.cli.synthesize:synthesize", "Find a schedule by a published method, and rate it."
     ),
+    "claims": Place("coppice.cli.claims:claims", "Measure what was published, and judge each claim."),
     "placement": Place(
         "coppice.cli.placement:placement", "Map parallel axes to GPUs, and choose how to reduce along them."
     ),
@@ -97,7 +98,7 @@ GROUPS = {
         *("bound", "plan", "degrade", "synthesize", "placement", "algorithms"),
         *("compile", "verify", "explain"),
     ),
-    "Compare and choose": ("simulate", "compare", "model", "select", "advise", "report"),
+    "Compare and choose": ("simulate", "compare", "claims", "model", "select", "advise", "report"),
     "Export and run": ("export", "import", "doctor", "bench", "tune", "logs", "schema"),
     "Train": ("train",),
     "Networks and switches": ("design", "switch"),

@@ -53,6 +53,7 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     "compare": OutputFormat("timing:ComparisonJson", ("compare",)),
     "compare-several": OutputFormat("timing:ComparisonsJson", ("compare",)),
     "compare-gain": OutputFormat("timing:GainJson", ("compare --gain",)),
+    "claims": OutputFormat("deploying:ClaimsJson", ("claims",)),
     "model-list": OutputFormat("timing:KnownModelsJson", ("model list",)),
     "model": OutputFormat("timing:SourcedModelJson", ("model show",)),
     "model-fit": OutputFormat("timing:FittedModelJson", ("model fit",)),

@@ -15,6 +15,28 @@ class ExportedJson(TypedDict):
     notes: list[str]
 
 
+class ClaimJson(TypedDict):
+    """A published claim with what is measured here, and a verdict."""
+
+    system: str
+    claim: str
+    source: str
+    evidence: str
+    published: float | None
+    measured: float | None
+    unit: str
+    command: str
+    date: str | None
+    verdict: str
+    why: str
+
+
+class ClaimsJson(TypedDict):
+    """`coppice claims`: published claims next to what is measured here."""
+
+    rows: list[ClaimJson]
+
+
 class PageJson(TypedDict):
     """`coppice report`: a page or a picture."""
 

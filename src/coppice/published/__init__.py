@@ -1,0 +1,1 @@
+"""Published claims about systems, each with commands that measure it here and a verdict that follows."""

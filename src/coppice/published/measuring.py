@@ -1,0 +1,164 @@
+"""Measure claims: run their commands, each once, two at a time, and judge what they print."""
+
+from __future__ import annotations
+
+import json
+import os
+import shlex
+import subprocess
+import sys
+from collections.abc import Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from time import monotonic
+from typing import TYPE_CHECKING, Any, NamedTuple
+
+from coppice.arguments import checked
+from coppice.errors import CoppiceError, InputError
+from coppice.published.formulas import value_of
+from coppice.published.records import Claim, claims_of
+from coppice.published.verdicts import Verdict, verdict_on
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.deploying import ClaimJson
+
+__all__ = ["JudgedClaim", "commands_of", "judged_claims", "measured_claims"]
+
+LONGEST_SECONDS = 300
+"""A command that takes longer is ended, and its claim has no figure."""
+
+
+class JudgedClaim(NamedTuple):
+    """A claim with what was found about it.
+
+    Attributes:
+        claim: The claim.
+        measured: The figure that was measured here; none: there is none.
+        verdict: What follows.
+        fault: Why there is no figure although one was expected; empty: there is one, or it needs hardware.
+    """
+
+    claim: Claim
+    measured: float | None
+    verdict: Verdict
+    fault: str = ""
+
+    @property
+    def why(self) -> str:
+        """What explains the verdict; empty where it needs no explanation."""
+        return self.fault or self.claim.hardware or self.claim.why
+
+    def record(self) -> ClaimJson:
+        """What `coppice claims --json` prints of it."""
+        claim = self.claim
+        return {
+            "system": claim.system,
+            "claim": claim.claim,
+            "source": claim.source,
+            "evidence": claim.evidence,
+            "published": claim.published,
+            "measured": self.measured,
+            "unit": claim.unit,
+            "command": "; ".join(commands_of(claim)),
+            "date": None if claim.recorded is None else claim.recorded.date,
+            "verdict": self.verdict,
+            "why": self.why,
+        }
+
+
+def commands_of(claim: Claim) -> list[str]:
+    """Commands that measure a claim, each once."""
+    if claim.recorded is not None:
+        return [claim.recorded.command]
+    return list(dict.fromkeys(run.command for run in claim.runs.values()))
+
+
+class _CommandOutput(NamedTuple):
+    document: Any
+    seconds: float
+
+
+@checked
+def measured_claims(system: str | None = None) -> Iterator[JudgedClaim]:
+    """Measure what was published about a system, or about all, and judge each claim as it is measured.
+
+    Args:
+        system: Name of the system, such as ForestColl or SCCL, or the beginning of it; none: all, which takes minutes.
+
+    Raises:
+        InputError: If nothing is claimed of a system of that name.
+
+    Examples:
+        >>> print(next(measured_claims("T3")).verdict)
+        direction
+    """
+    return judged_claims(claims_of(system))
+
+
+def judged_claims(asked: Sequence[Claim]) -> Iterator[JudgedClaim]:
+    """Measure claims, and judge them, in order.
+
+    Each distinct command is run once, as a process of its own. Closing the iterator, or Ctrl-C, ends all of them.
+
+    Args:
+        asked: The claims.
+    """
+    running: list[subprocess.Popen[str]] = []
+    commands = dict.fromkeys(run.command for claim in asked for run in claim.runs.values())
+    pool = ThreadPoolExecutor(max_workers=min(2, os.cpu_count() or 1))
+    try:
+        answers = {command: pool.submit(_answer, command, running) for command in commands}
+        for claim in asked:
+            yield _finding(claim, answers)
+    finally:
+        pool.shutdown(wait=False, cancel_futures=True)
+        for process in running:
+            process.kill()
+
+
+def _finding(claim: Claim, answers: dict[str, Future[_CommandOutput]]) -> JudgedClaim:
+    if claim.hardware is not None:
+        return JudgedClaim(claim, None, verdict_on(claim, None))
+    if claim.recorded is not None:
+        figure = claim.recorded.figure
+        return JudgedClaim(claim, figure, verdict_on(claim, figure))
+    try:
+        numbers: dict[str, float] = {}
+        for name, run in claim.runs.items():
+            answer = answers[run.command].result()
+            numbers[name] = answer.seconds if run.value is None else value_of(run.value, answer.document)
+        measured = value_of(claim.formula, numbers)
+    except CoppiceError as error:
+        return JudgedClaim(claim, None, verdict_on(claim, None), str(error))
+    return JudgedClaim(claim, measured, verdict_on(claim, measured))
+
+
+def _answer(command: str, running: list[subprocess.Popen[str]]) -> _CommandOutput:
+    words = shlex.split(command)
+    if words[0] != "coppice":
+        raise InputError(f"expected a command of coppice, found {command}.")
+    start = monotonic()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "coppice", *words[1:], "--json"],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    running.append(process)
+    try:
+        printed, said = process.communicate(timeout=LONGEST_SECONDS)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        raise InputError(
+            f"expected an answer within {LONGEST_SECONDS} s, found none: run {command}."
+        ) from None
+    finally:
+        running.remove(process)
+    seconds = monotonic() - start
+    try:
+        return _CommandOutput(json.loads(printed), seconds)
+    except ValueError:
+        raise InputError(
+            f"expected JSON of {command}, found exit code {process.returncode}: {said.strip()[-300:]}"
+        ) from None
