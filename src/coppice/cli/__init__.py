@@ -55,12 +55,15 @@ COMMANDS = {
     "synthesize": Place(
         "coppice.cli.synthesize:synthesize", "Find a schedule by a published method, and rate it."
     ),
-    "claims": Place("coppice.cli.claims:claims", "Measure what was published, and judge each claim."),
+    "claims": Place(
+        "coppice.cli.catalogue.claims:claims", "Measure what was published, and judge each claim."
+    ),
     "placement": Place(
         "coppice.cli.placement:placement", "Map parallel axes to GPUs, and choose how to reduce along them."
     ),
     "algorithms": Place(
-        "coppice.cli.algorithms:algorithms", "List the algorithms that `coppice plan --algorithm` takes."
+        "coppice.cli.catalogue.algorithms:algorithms",
+        "List the algorithms that `coppice plan --algorithm` takes.",
     ),
     "compile": Place(
         "coppice.cli.compiling:compile_file", "Compile a collective written in Python to a plan."
@@ -71,7 +74,7 @@ COMMANDS = {
     "explain": Place("coppice.cli.report:explain", "Explain a plan: its bottleneck, link loads and trees."),
     "simulate": Place("coppice.cli.simulate:simulate", "Simulate a plan over sizes, with its critical path."),
     "compare": Place("coppice.cli.compare:compare", "Compare all algorithms over sizes with the bounds."),
-    "model": Place("coppice.cli.model:app", "List, show and fit time models."),
+    "model": Place("coppice.cli.catalogue.model:app", "List, show and fit time models."),
     "select": Place("coppice.cli.select:select", "Predict the algorithm that a library picks for a call."),
     "advise": Place("coppice.cli.advise:advise", "Say what to change today for the library installed."),
     "export": Place(
@@ -84,7 +87,9 @@ COMMANDS = {
     "probe": Place("coppice.cli.probe:probe", "Measure the network between launched processes."),
     "lab": Place("coppice.cli.lab:app", "Emulate a topology on this machine, run programs in it."),
     "switch": Place("coppice.cli.switch:app", "Run and model in-network aggregation."),
-    "schema": Place("coppice.cli.schema:schema", "List the formats of JSON output, print their schemas."),
+    "schema": Place(
+        "coppice.cli.catalogue.schema:schema", "List the formats of JSON output, print their schemas."
+    ),
     "logs": Place("coppice.cli.logs:logs", "Read logs and results of libraries and benchmarks."),
     "design": Place("coppice.cli.design:app", "Design direct-connect networks."),
     "train": Place("coppice.cli.train:app", "Simulate training iterations, report on training logs."),

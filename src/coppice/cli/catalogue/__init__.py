@@ -1,0 +1,1 @@
+"""Commands that list what is known: algorithms, published claims, time models, formats of output."""
