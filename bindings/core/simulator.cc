@@ -71,6 +71,7 @@ static SimulatorOptions options_of(const Settings& from) {
   from.fill("copy_rate", options.copy_rate);
   from.fill("keep_hops", options.keep_hops);
   from.fill("keep_rates", options.keep_rates);
+  from.fill("give_up", options.give_up);
   return options;
 }
 

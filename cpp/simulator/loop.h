@@ -2,6 +2,7 @@
 #pragma once
 
 #include <algorithm>
+#include <limits>
 
 #include "simulator/simulator.h"
 #include "simulator/events.h"
@@ -31,6 +32,9 @@ class SimulatorLoop {
       if (instant_over) network().end_instant();
       if (events_.empty()) return;
       const Event event = events_.top();
+      if (event.time > options_.give_up) {
+        return give_up();
+      }
       events_.pop();
       now_ = event.time;
       handle(event);
@@ -167,6 +171,13 @@ class SimulatorLoop {
   double adding(Message m) const {
     if (options_.add_rate == 0 || traffic_.added.empty()) return 0;
     return on_grid(static_cast<double>(traffic_.added[m]) / options_.add_rate);
+  }
+
+  /// What is not done yet never is.
+  void give_up() {
+    for (double& done : out_.done)
+      if (done < 0) done = std::numeric_limits<double>::infinity();
+    out_.finished = static_cast<std::int64_t>(out_.done.size());
   }
 
   void done(Message m) {

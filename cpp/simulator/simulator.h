@@ -64,6 +64,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <vector>
 
@@ -129,6 +130,7 @@ struct SimulatorOptions {
   double copy_rate = 0;              // bytes per ns that a worker copies; 0: copying takes no time
   bool keep_hops = true;             // record every hop of every message
   bool keep_rates = false;           // fair sharing: record every rate that a message gets
+  double give_up = std::numeric_limits<double>::infinity();  // ns; what is not done by then is done at infinity
 };
 
 /// Why a message started when it did, and not before.

@@ -59,6 +59,21 @@ using Times = std::vector<double>;
 
 }  // namespace
 
+TEST(simulator_gives_up) {
+  World world;
+  const std::int32_t there = world.path(0, 1, {world.link(1)}), far = world.path(0, 2, {world.link(1)});
+  world.message(there, 10);
+  world.message(far, 20);
+  const double never = std::numeric_limits<double>::infinity();
+  for (double ns : {19.0, 20.0}) {
+    world.options.give_up = ns;
+    const Times expected{10, ns < 20 ? never : 20};
+    CHECK((world.fifo().done == expected));
+    CHECK((world.fair().done == expected));
+    CHECK_EQ(world.fifo().finished, 2);
+  }
+}
+
 TEST(simulator_of_nothing) {
   World world;
   CHECK(world.fifo().done.empty());

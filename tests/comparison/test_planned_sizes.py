@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from fractions import Fraction
+from math import inf
 from typing import Any
 
 import pytest
@@ -12,14 +13,16 @@ from coppice import bound
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.comparison import compare, measurement, planned
+from coppice.comparison.at_size import Effort
 from coppice.comparison.measurement import Bodies, candidates, fastest_value
 from coppice.comparison.plan_sets import plan_set
-from coppice.comparison.planned import _unlike, plan_for
+from coppice.comparison.planned import _of_the_catalogue, _unlike, plan_for
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative, alternatives
 from coppice.planners.choice import PlannerOptions
 from coppice.schedule.messages import Messages
 from coppice.simulation import simulator
+from coppice.simulation.least_time import LeastTimes
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
 from coppice.simulation.timeline import Timeline
@@ -234,3 +237,19 @@ def test_variants_that_are_left_out_take_as_long_as_one_that_stays(
 
     stays = [times(each) for each in kept]
     assert all(times(each) in stays for each in made)
+
+
+def test_on_many_ranks_algorithms_that_were_not_tried_are_named() -> None:
+    problem = Problem(preset("dgx-h100", boxes=17), "broadcast", root=3)
+    effort = Effort(catalogue=300, ordering=0, growing=0)
+    found: dict[str, dict[str, None]] = {"some": {}, "all": {}}
+    least = {size: LeastTimes(problem, model_of(None)).at(size).time_us for size in (4096,)}
+    times = {}
+    for name, budget in (("some", effort.catalogue), ("all", 2**20)):
+        (taken,) = _of_the_catalogue(
+            problem, model_of(None), {4096: inf}, least, budget, found[name], relaying=False
+        )
+        times[name] = fastest(taken.made.body, 4096, model=model_of(None)).time_us
+    assert "pipeline" in found["some"]
+    assert not found["all"]
+    assert times["all"] == pytest.approx(times["some"])  # what was tried first is the fastest

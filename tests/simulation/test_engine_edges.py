@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from itertools import pairwise
 
@@ -11,15 +12,18 @@ from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from coppice.bounds import Problem
+from coppice.bounds.optimum import bound_of
 from coppice.collectives import Collective
+from coppice.comparison.measurement import AlgorithmVariant, Bodies
 from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.catalogue import find, make
 from coppice.planners.forest.planner import plan_forest
-from coppice.schedule.forest import Phase
+from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.messages import _distinct_rows, messages_of
 from coppice.schedule.schedule import Op, Schedule, in_pieces
-from coppice.simulation import ALPHA_BETA, Model, Sharing, Timeline, fastest
+from coppice.simulation import ALPHA_BETA, Model, Sharing, Timeline, fastest, simulator
+from coppice.simulation.models import model_of
 from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Reason
 from coppice.topology.presets import preset
@@ -374,3 +378,41 @@ def test_the_same_input_gives_the_same_columns(schedule: Schedule, size: int, mo
 def columns_of(timeline: Timeline) -> list[bytes]:
     assert timeline.hops is not None
     return [timeline.hops.begin_us.tobytes(), timeline.hops.behind.tobytes()]
+
+
+def _from_catalogue(boxes: int, name: str, **parameters: str) -> Schedule | Forest:
+    """An all-reduce on DGX H100."""
+    problem = Problem(preset("dgx-h100", boxes=boxes), "all_reduce")
+    variant = AlgorithmVariant(algorithm=name, parameters=parameters)
+    return Bodies(problem, variant, bound_of(problem)).body(1)
+
+
+def test_what_cannot_undercut_a_time_is_not_simulated_to_the_end() -> None:
+    body = _from_catalogue(2, "rabenseifner")
+    model = model_of("nccl-2.30")
+    whole = fastest(body, 2**20, model=model, keep_hops=False)
+    assert (
+        fastest(body, 2**20, model=model, keep_hops=False, give_up_us=whole.time_us / 2).time_us == math.inf
+    )
+    above = fastest(body, 2**20, model=model, keep_hops=False, give_up_us=whole.time_us * 2)
+    assert above.time_us == whole.time_us
+
+
+def test_rows_of_a_step_travel_together_where_there_are_many_and_that_is_faster(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    body = _from_catalogue(8, "two-level", inside="at-once", between="at-once")
+    model = model_of("nccl-2.30")
+    sizes = (1024, 2**20)
+    ways = {}
+    for bind in (False, True):
+        bound = replace(model, steps_bind=bind)
+        ways[bind] = [fastest(body, size, model=bound, keep_hops=False).time_us for size in sizes]
+    assert isinstance(body, Schedule)
+    monkeypatch.setattr(simulator, "_FEW_ROWS", body.num_transfers - 1)
+    found = [fastest(body, size, model=model, keep_hops=False) for size in sizes]
+    assert [each.time_us for each in found] == [min(pair) for pair in zip(*ways.values(), strict=True)]
+    assert found[0].messages.count < body.num_transfers  # 1,024 bytes in fewer messages
+    again = fastest(body, 1024, model=model)
+    assert again.time_us == found[0].time_us
+    assert again.hops is not None

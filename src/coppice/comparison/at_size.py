@@ -38,7 +38,7 @@ class Effort:
 
 EFFORTS: Mapping[str, Effort] = {
     "quick": Effort(catalogue=0, ordering=0, growing=0),
-    "normal": Effort(catalogue=2**22, ordering=2**20, growing=2**10),
+    "normal": Effort(catalogue=2**23, ordering=2**20, growing=2**10),
     "high": Effort(catalogue=2**26, ordering=2**24, growing=2**17),
 }
 
@@ -87,8 +87,9 @@ class SizeSearch:
             return []
         for one in self._low:
             body = one.made.body
+            near_us = best_us * _NEARBY
             found = fastest(
-                body, size_bytes, model=self.model, keep_hops=False, below_us=best_us * _NEARBY
+                body, size_bytes, model=self.model, keep_hops=False, below_us=near_us, give_up_us=near_us
             ).time_us
             ranked.append((found, _for_size(one, size_bytes)))
         ranked = sorted((each for each in ranked if each[0] <= best_us * _NEARBY), key=lambda each: each[0])

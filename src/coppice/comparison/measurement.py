@@ -439,7 +439,9 @@ def _best(bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = in
             if best is None:
                 raise
             return best
-        found = _found(body, bodies.parameters(value), size_bytes, model, below_us)
+        # How much doublings gain shows in times that are too long as well.
+        give_up_us = below_us if bodies.candidate.doubled is None else inf
+        found = _found(body, bodies.parameters(value), size_bytes, model, below_us, give_up_us)
         idle = 0 if best is None or _time(found) < _time(best) * (1 - WORTH) else idle + 1
         if best is not None:
             gain_us, before_us = max(0.0, _time(best) - _time(found)), gain_us
@@ -457,10 +459,17 @@ _LEAST_SHARE = 0.95
 
 
 def _found(
-    body: Forest | Schedule, parameters: dict[str, Value], size_bytes: int, model: Model, below_us: float
+    body: Forest | Schedule,
+    parameters: dict[str, Value],
+    size_bytes: int,
+    model: Model,
+    below_us: float,
+    give_up_us: float,
 ) -> _Found:
     """Simulate a schedule in the number of pieces that suits the size."""
-    timeline = fastest(body, size_bytes, model=model, keep_hops=False, below_us=below_us)
+    timeline = fastest(
+        body, size_bytes, model=model, keep_hops=False, below_us=below_us, give_up_us=give_up_us
+    )
     return _Found(body=body, timeline=timeline, parameters=parameters)
 
 

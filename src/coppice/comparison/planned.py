@@ -23,6 +23,7 @@ from coppice.comparison.deterministic import (
     require_pairs,
 )
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
+from coppice.comparison.promising import most_promising_first
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import from_catalogue, optimal_planner
@@ -35,7 +36,6 @@ from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulated import without_bursts
 from coppice.simulation.simulator import fastest
 from coppice.text import plural, sizes_of
-from coppice.topology.presets import preset
 
 NEAR = 1.002
 """A plan is fast enough if no schedule can be faster by more than this factor."""
@@ -53,6 +53,7 @@ class SizedPlan:
     least: Mapping[int, LeastTime]  # The least time of each size
     # The fastest that was found at each size of those that add in any order, where the plan must be deterministic
     in_any_order: Mapping[int, tuple[str, float]] = field(default_factory=dict)
+    untried: tuple[str, ...] = ()  # Algorithms of the catalogue that were left out as the effort was spent
 
     def gap(self, size_bytes: int) -> float:
         """Share by which the plan takes longer than the least time at a size (0: nothing is faster)."""
@@ -126,15 +127,32 @@ def plan_for(
         helped=bool(options.get("in_network")),
     )
     least = {size: times.at(size) for size in wanted}
+    floors = {size: each.by_protocol for size, each in least.items()}
     found: list[Preferred] = []
     in_any_order: dict[int, tuple[str, float]] = {}
+    untried: dict[str, None] = {}
     known: dict[tuple[int, int], float] = {}
     bodies: dict[int, Forest | Schedule] = {}  # live as long as this call: times are known by identity
 
     def time_us(body: Forest | Schedule, size_bytes: int) -> float:
         key = id(bodies.setdefault(id(body), body)), size_bytes
         if key not in known:
-            known[key] = fastest(body, size_bytes, model=assumed, keep_hops=False).time_us
+            # For one size nobody asks how much slower another one is.
+            best_us = min(known.values(), default=inf) if len(wanted) == 1 else inf
+            found = fastest(
+                body,
+                size_bytes,
+                model=assumed,
+                keep_hops=False,
+                below_us=best_us,
+                give_up_us=best_us,
+                least_us=floors.get(size_bytes),
+            ).time_us
+            if best_us < inf and found < best_us:
+                found = fastest(
+                    body, size_bytes, model=assumed, keep_hops=False, least_us=floors.get(size_bytes)
+                ).time_us
+            known[key] = found
         return known[key]
 
     def searched(
@@ -151,14 +169,23 @@ def plan_for(
             say("trying the algorithms of the catalogue")
             limits = {size: least[size].time_us * NEAR for size in wanted}
             budget = EFFORTS[effort]
-            made += _of_the_catalogue(posed, assumed, best, limits, budget.catalogue, relaying=relaying)
+            made += _of_the_catalogue(
+                posed, assumed, best, limits, budget.catalogue, untried, relaying=relaying
+            )
             made += searched(made, limits, budget)
             if deterministic:
                 in_any_order.update(preferred(made, wanted, time_us).fastest)
                 say("trying algorithms that add in one order")
                 none = dict.fromkeys(wanted, inf)
                 made += _of_the_catalogue(
-                    posed, assumed, none, limits, budget.catalogue, relaying=relaying, keep=adds_in_pairs
+                    posed,
+                    assumed,
+                    none,
+                    limits,
+                    budget.catalogue,
+                    untried,
+                    relaying=relaying,
+                    keep=adds_in_pairs,
                 )
                 made += along_the_order(posed, relaying=relaying)
                 made = [each for each in made if adds_in_pairs(each.made.body)]
@@ -172,7 +199,13 @@ def plan_for(
         return found[-1].taken
 
     result = plan(posed, choose=choose, **options)
-    return SizedPlan(result=result, preferred=found[-1], least=least, in_any_order=in_any_order)
+    return SizedPlan(
+        result=result,
+        preferred=found[-1],
+        least=least,
+        in_any_order=in_any_order,
+        untried=tuple(sorted(untried)),
+    )
 
 
 def _unlike(variants: Iterator[Alternative]) -> list[Alternative]:
@@ -215,34 +248,13 @@ def planner_options(options: Mapping[str, Any]) -> dict[str, Any]:
     return {name: value for name, value in options.items() if name != "relay_gpus"}
 
 
-_MANY_RANKS = 128
-"""Above, one algorithm that exchanges the blocks of all ranks can use up all transfers that are looked at."""
-
-
-def _fewest_first(problem: Problem, variants: Sequence[AlgorithmVariant]) -> Sequence[AlgorithmVariant]:
-    """On many ranks the algorithms in the order of their transfers on few, which are counted soon."""
-    if problem.topology.num_ranks <= _MANY_RANKS:
-        return variants
-    root = 0 if problem.collective.rooted else None
-    few = Problem(topology=preset("dgx-h100", boxes=2), collective=problem.collective, root=root)
-    plain = bound_of(few)
-
-    def transfers(variant: AlgorithmVariant) -> float:
-        try:
-            body = Bodies(few, variant, plain).body(1)
-        except InputError:
-            return inf
-        return body.num_transfers if isinstance(body, Schedule) else 0
-
-    return sorted(variants, key=transfers)
-
-
 def _of_the_catalogue(
     problem: Problem,
     model: Model,
     best: Mapping[int, float],
     limits: Mapping[int, float],
     budget: int,
+    untried: dict[str, None],
     *,
     relaying: bool,
     keep: Callable[[Forest | Schedule], bool] | None = None,
@@ -255,6 +267,7 @@ def _of_the_catalogue(
     Args:
         best: Least time so far at each size.
         limits: A time at each size that is good enough.
+        untried: Gets the algorithms that were not looked at as too many transfers were.
         relaying: Where an algorithm needs it, GPUs may pass on what is not theirs.
         keep: Whether a schedule will do, with its ranks as they are numbered.
     """
@@ -265,11 +278,14 @@ def _of_the_catalogue(
     expected = ranks if problem.collective.rooted else ranks**2
     own = optimal_planner(problem.collective)
     variants = candidates(problem, order="both" if keep is None else "rank") if budget else []
-    for variant in _fewest_first(problem, variants):
+    for variant in most_promising_first(problem, variants, model, list(known)):
         if variant.algorithm == own:
             continue
-        if budget < expected or all(known[size] <= limits[size] for size in known):
+        if all(known[size] <= limits[size] for size in known):
             break
+        if budget < expected:
+            untried[variant.algorithm] = None
+            continue
         bodies = _bodies(problem, variant, plain, relaying=relaying)
         if bodies is None:
             continue

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
 from os import PathLike
@@ -23,7 +23,7 @@ from coppice.schedule.files.plan_file import body_of
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import grouped_sums
 from coppice.schedule.lower import size_and_weight
-from coppice.schedule.messages import Messages, messages_of_routed, routed_body
+from coppice.schedule.messages import Messages, RoutedBody, messages_of_routed, routed_body
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles, with_transport
@@ -91,6 +91,7 @@ def run(
     # critical path
     keep_hops: bool = True,
     keep_rates: bool = False,  # Record every rate that a message gets, where links are shared fairly
+    give_up_us: float = math.inf,  # Simulate no further: what takes longer takes for ever
 ) -> Timeline:
     """Simulate messages made by :func:`~coppice.schedule.messages.messages_of`."""
     burst_us = _bursts_us(messages.topology, model)
@@ -145,6 +146,7 @@ def run(
         copy_rate=model.copying_gb_per_s(size_bytes) or 0.0,
         keep_hops=keep_hops,
         keep_rates=keep_rates,
+        give_up=give_up_us * _NS_PER_US,
     )
     found = _core.simulate_messages(traffic, fabric, options)
     if found["finished"] < messages.count:
@@ -202,17 +204,18 @@ def _worker_groups(topology: Topology, model: Model) -> NDArray[np.int32]:
 MOST_PIECES = 256
 """Pieces that a chunk is cut into at most."""
 
-_WORTH = 0.002
-"""Twice as many pieces are taken where they save this share of the time."""
+_WORTH, _WORTH_MANY = 0.002, 0.005
+"""Twice as many pieces are taken where they save this share of the time. Where these would be more than ``_MOST_ROWS``
+messages, they are simulated only if all further doublings together can be expected to save the second share."""
 
 _MOST_ROWS = 2**20
 _FEW_PIECES = 16
 """Cutting makes at most ``_MOST_ROWS`` transfers, but up to ``_FEW_PIECES`` pieces of every chunk in any case."""
 
 
-_FEW_ROWS, _MANY_ROWS, _ALIKE = 2**18, 2**22, 8
-"""Where steps do not bind, every row travels on its own up to the first number of them, or up to the second one where
-so many at most would share a message otherwise."""
+_FEW_ROWS, _MANY_ROWS = 2**18, 2**22
+"""Where steps do not bind, every row travels on its own up to the first number of them. Above, those of one step that
+go the same way may as well be one message, if that is faster, and above the second number they are."""
 
 
 def most_pieces(schedule: Schedule, size_bytes: int, *, model: Model, most: int = MOST_PIECES) -> int:
@@ -241,6 +244,8 @@ def fastest(
     keep_hops: bool = True,
     enough_us: float = 0.0,
     below_us: float = math.inf,
+    give_up_us: float = math.inf,
+    least_us: Mapping[str | None, float] | None = None,
 ) -> Timeline:
     """Timeline of a plan with the fastest of the model's protocols and the best number of sub-chunks.
 
@@ -259,6 +264,8 @@ def fastest(
         enough_us: The search ends with the first timeline that takes no longer, and leaves out what cannot.
         below_us: A time to undercut. Protocols and numbers of pieces that cannot are left out, so that a timeline that
             takes longer may not be the fastest one.
+        give_up_us: What is in one number of pieces is simulated no further, and takes for ever then.
+        least_us: What no schedule undercuts in each protocol, by its name: the search ends there.
 
     Raises:
         InputError: If columns are malformed, or the size or number of pieces is out of range.
@@ -266,52 +273,127 @@ def fastest(
     """
     if most < 1:
         raise InputError(f"expected at least 1 piece at most, found {most}.")
-    profiles = transport_profiles(model, body.topology)
-    best: Timeline | None = None
     rows = routed_body(body)
-    limit = most_pieces(rows.schedule, size_bytes, model=model, most=most)
-    steps_bind = model.steps_bind or _too_many_messages(body)
-    given = 1 if pieces is None else pieces
-    whole = messages_of_routed(rows, size_bytes, pieces=given, steps_bind=steps_bind)
-    cut = {given: whole}
-    for profile in sorted(profiles, key=lambda each: least_in_profile_us(whole, each, model)):
-        if best is not None and (
-            best.time_us <= enough_us
-            or least_in_profile_us(whole, profile, model) >= min(enough_us or best.time_us, below_us)
-        ):
-            continue
+    ways = _ways_of_steps(body, model)
+    search = _Search(
+        rows=rows,
+        size_bytes=size_bytes,
+        model=model,
+        pieces=pieces,
+        limit=most_pieces(rows.schedule, size_bytes, model=model, most=most),
+        enough_us=enough_us,
+        below_us=below_us,
+        give_up_us=give_up_us,
+        least_us={} if least_us is None else least_us,
+        best=None,
+    )
+    for steps_bind in ways:
+        search.try_profiles(steps_bind=steps_bind)
+    if search.best is None:
+        raise InputError(f"expected a model with a protocol, found none in {model.name}.")
+    return search.again() if keep_hops else search.best
 
-        def attempt(count: int, profile: TransportProfile = profile, *, hops: bool = False) -> Timeline:
-            if count not in cut:
-                cut[count] = messages_of_routed(rows, size_bytes, pieces=count, steps_bind=steps_bind)
-            return run(
-                cut[count],
-                model=model,
-                collective=body.collective,
-                size_bytes=size_bytes,
-                profile=profile,
-                pieces=count,
-                keep_hops=hops,
-                keep_rates=hops and model.sharing is Sharing.FAIR,
+
+@dataclass
+class _Search:
+    """Search for the fastest protocol and number of pieces of :func:`fastest`, whose arguments it has."""
+
+    rows: RoutedBody
+    size_bytes: int
+    model: Model
+    pieces: int | None
+    limit: int
+    enough_us: float
+    below_us: float
+    give_up_us: float
+    least_us: Mapping[str | None, float]
+    best: Timeline | None
+    how: tuple[TransportProfile, bool] | None = None  # Protocol of the best one, and whether its steps bind
+
+    def try_profiles(self, *, steps_bind: bool) -> None:
+        """Try each protocol, those that leave the busiest link idle for the shortest time first."""
+        given = 1 if self.pieces is None else self.pieces
+        if self.best is not None and self.best.time_us <= self.enough_us:
+            return
+        profiles = transport_profiles(self.model, self.rows.topology)
+        handled_us = 0.0 if steps_bind else _handling_us(self.rows, given, self.model)
+        if self._hopeless(min(_start_us(each, self.model) for each in profiles) + handled_us):
+            return
+        cut = {given: self._cut(given, steps_bind=steps_bind)}
+        whole = cut[given]
+        for profile in sorted(profiles, key=lambda each: least_in_profile_us(whole, each, self.model)):
+            least_us = max(
+                least_in_profile_us(whole, profile, self.model),
+                _start_us(profile, self.model) + handled_us,
+                self.least_us.get(profile.name, 0.0),
             )
+            if not self._hopeless(least_us):
+                self._try(profile, cut, steps_bind=steps_bind)
+
+    def _hopeless(self, least_us: float) -> bool:
+        """Whether what takes so long at least is not worth a simulation; one there is in any case."""
+        if self.best is None:
+            return False
+        wanted_us = min(self.enough_us or self.best.time_us, self.below_us)
+        return self.best.time_us <= self.enough_us or least_us >= wanted_us
+
+    def _try(self, profile: TransportProfile, cut: dict[int, Messages], *, steps_bind: bool) -> None:
+        """The fastest number of pieces in one protocol."""
+
+        def attempt(count: int, give_up_us: float = math.inf) -> Timeline:
+            if count not in cut:
+                cut[count] = self._cut(count, steps_bind=steps_bind)
+            return self._run(cut[count], profile, count, give_up_us=give_up_us)
 
         # A second protocol is fastest in about as many pieces as the first one.
-        found = attempt(given if best is None else best.pieces)
-        if pieces is None and limit > 1 and found.time_us > enough_us:
+        first = (1 if self.pieces is None else self.pieces) if self.best is None else self.best.pieces
+        searched = self.pieces is None and self.limit > 1
+        known_us = math.inf if self.best is None else self.best.time_us
+        found = attempt(first, math.inf if searched else min(known_us, self.give_up_us))
+        if searched and found.time_us > self.enough_us:
             found = _best_pieces(
                 found,
                 attempt,
-                limit,
-                guessed=best is not None or below_us < math.inf,
-                enough_us=enough_us,
-                below_us=below_us,
+                self.limit,
+                guessed=self.best is not None or self.below_us < math.inf,
+                enough_us=self.enough_us,
+                below_us=self.below_us,
+                least_us=self.least_us.get(profile.name, 0.0),
             )
-        if best is None or found.time_us < best.time_us:
-            best = found
-            chosen = attempt
-    if best is None:
-        raise InputError(f"expected a model with a protocol, found none in {model.name}.")
-    return chosen(best.pieces, hops=True) if keep_hops else best
+        if self.best is None or found.time_us < self.best.time_us:
+            self.best, self.how = found, (profile, steps_bind)
+
+    def again(self) -> Timeline:
+        """The best one with all that can be recorded."""
+        assert self.best is not None
+        assert self.how is not None
+        profile, steps_bind = self.how
+        messages = self._cut(self.best.pieces, steps_bind=steps_bind)
+        return self._run(messages, profile, self.best.pieces, keep_hops=True)
+
+    def _cut(self, pieces: int, *, steps_bind: bool) -> Messages:
+        return messages_of_routed(self.rows, self.size_bytes, pieces=pieces, steps_bind=steps_bind)
+
+    def _run(
+        self,
+        messages: Messages,
+        profile: TransportProfile,
+        pieces: int,
+        *,
+        keep_hops: bool = False,
+        give_up_us: float = math.inf,
+    ) -> Timeline:
+        return run(
+            messages,
+            model=self.model,
+            collective=self.rows.schedule.collective,
+            size_bytes=self.size_bytes,
+            profile=profile,
+            pieces=pieces,
+            keep_hops=keep_hops,
+            keep_rates=keep_hops and self.model.sharing is Sharing.FAIR,
+            give_up_us=give_up_us,
+        )
 
 
 _EXACT = 2**50
@@ -368,22 +450,30 @@ def steady_inv_rate(plan: Plan, *, model: Model | None = None) -> Fraction | Non
 
 def _too_many_messages(body: Schedule | Forest) -> bool:
     """Whether rows of one step have to travel together although a model lets each go on its own."""
-    if isinstance(body, Forest) or body.num_transfers <= _FEW_ROWS or int(body.step.min()) < 0:
-        return False
-    if body.num_transfers > _MANY_ROWS:
-        return True
-    ends = np.stack([body.step, body.src, body.dst], axis=1)
-    return len(np.unique(ends, axis=0)) * _ALIKE < body.num_transfers
+    return _has_many_rows(body, _MANY_ROWS)
+
+
+def _has_many_rows(body: Schedule | Forest, most: int) -> bool:
+    """Whether a schedule has steps and more rows than so many."""
+    return isinstance(body, Schedule) and body.num_transfers > most and int(body.step.min()) >= 0
+
+
+def _ways_of_steps(body: Schedule | Forest, model: Model) -> tuple[bool, ...]:
+    """Whether steps bind, in the ways that are simulated: of many rows they do first, as messages are fewer then."""
+    if model.steps_bind or _too_many_messages(body):
+        return (True,)
+    return (True, False) if _has_many_rows(body, _FEW_ROWS) else (False,)
 
 
 def _best_pieces(
     first: Timeline,
-    attempt: Callable[[int], Timeline],
+    attempt: Callable[..., Timeline],
     limit: int,
     *,
     guessed: bool,
     enough_us: float,
     below_us: float,
+    least_us: float,
 ) -> Timeline:
     """The fastest number of pieces of the powers of two, found from a guess or from what one piece takes.
 
@@ -407,7 +497,15 @@ def _best_pieces(
             reached_us = best.time_us - further_gain_us(gain_us, before_us)
             if (enough_us and reached_us > enough_us) or reached_us > below_us:
                 break
-            found = attempt(2**exponent)
+            if best.time_us <= least_us * (1 + _WORTH):
+                return best  # nothing saves enough to be worth more pieces
+            if first.messages.count * 2**exponent // first.pieces > _MOST_ROWS:
+                gained_us = further_gain_us(gain_us, before_us)
+                if gained_us < _WORTH_MANY * best.time_us:
+                    break
+            # How much slower half of the first guess is says what doubling gains.
+            needs_time = direction < 0 and exponent == middle - 1
+            found = attempt(2**exponent, math.inf if needs_time else best.time_us)
             if _worth(found) >= _worth(best):
                 below_gain_us = found.time_us - best.time_us if exponent == middle - 1 else math.inf
                 break
@@ -468,7 +566,7 @@ def _message_us(timeline: Timeline) -> float:
 
 def least_in_profile_us(messages: Messages, profile: TransportProfile, model: Model) -> float:
     """Lower bound on the time with a transport profile: start latency, and the bytes of the busiest link."""
-    start = model.launch_us + (0.0 if profile.protocol is None else profile.protocol.start_us)
+    start = _start_us(profile, model)
     routes, topology = messages.routes, messages.topology
     carried = np.bincount(messages.route, weights=messages.num_bytes, minlength=len(routes.src))
     of_link = np.repeat(carried, routes.num_links)
@@ -479,3 +577,18 @@ def least_in_profile_us(messages: Messages, profile: TransportProfile, model: Mo
         sent = np.bincount(routes.src, weights=carried, minlength=topology.num_nodes)[topology.rank_nodes]
         least = max(least, float(sent.max(initial=0.0)) / float(profile.gpu_gb_per_s) / 1000)
     return start + least
+
+
+def _start_us(profile: TransportProfile, model: Model) -> float:
+    """Time before the first message."""
+    return model.launch_us + (0.0 if profile.protocol is None else profile.protocol.start_us)
+
+
+def _handling_us(rows: RoutedBody, pieces: int, model: Model) -> float:
+    """For how long the workers of the busiest rank are busy, if every row is a message."""
+    if not model.workers or model.shared_workers:
+        return 0.0
+    nodes, count = rows.schedule.topology.rank_nodes, rows.topology.num_nodes
+    busy = model.send_us * np.bincount(nodes[rows.schedule.src], minlength=count)
+    busy += model.receive_us * np.bincount(nodes[rows.schedule.dst], minlength=count)
+    return float(busy[rows.topology.rank_nodes].max(initial=0.0)) * pieces / model.workers

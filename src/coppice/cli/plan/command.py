@@ -29,6 +29,7 @@ from coppice.text import (
     plural,
     seconds_text,
     short_size,
+    shortened,
     size_text,
     time_text,
 )
@@ -240,6 +241,9 @@ def _sized_fields(sized: SizedPlan | None) -> list[tuple[str, str]]:
     fields = [("planned for", f"{chosen.taken.name}: {', '.join(words)}")]
     if sized.in_any_order:
         fields.append(("in any order", _any_order_text(sized)))
+    if sized.untried:
+        names = shortened(list(sized.untried), 6)
+        fields.append(("not tried", f"{names}: other algorithms look faster, and --effort high tries more"))
     return [*fields, *(("least time", each) for each in limits)]
 
 
@@ -283,6 +287,7 @@ def _sized_record(sized: SizedPlan | None) -> dict[str, Any]:
             "fastest": fastest,
         },
         "sizes": rows,
+        "untried_names": list(sized.untried),
         **{key: only[key] for key in ("simulated_seconds", "least_seconds", "gap") if only},
     }
 

@@ -281,6 +281,7 @@ class PlanJson(PlannedResultJson, SteadyRatesJson):
     planned_for: NotRequired[PlannedForJson]
     sums: NotRequired[SumOrderJson | None]
     sizes: NotRequired[list[PlannedTimeJson]]
+    untried_names: NotRequired[list[str]]
     simulated_seconds: NotRequired[float]
     least_seconds: NotRequired[float]
     gap: NotRequired[float]

@@ -1,0 +1,121 @@
+"""The algorithms of the catalogue in the order in which they are worth a trial on many ranks.
+
+One schedule of a thousand ranks has millions of transfers, so that few can be looked at. Each algorithm is simulated on
+2, 4 and 8 boxes of the network instead, and what it takes on all of them is extrapolated: a doubling of the boxes adds
+as much as the one before it where steps grow with their logarithm, and twice as much where they grow with their number.
+The order decides what is looked at first, and nothing else: times on few boxes prove nothing about many.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from math import inf, log2
+
+import numpy as np
+
+from coppice.bounds.optimum import bound_of
+from coppice.bounds.problem import Problem
+from coppice.comparison.measurement import AlgorithmVariant, Bodies
+from coppice.errors import InputError
+from coppice.simulation.models import Model
+from coppice.simulation.simulator import fastest
+from coppice.topology.operations import subset
+
+MANY_RANKS = 128
+"""Up to so many ranks all algorithms are looked at in the order of the catalogue."""
+
+_FEW_BOXES = (2, 4, 8)
+_DOUBLED = (1, 16)
+"""Values of a parameter that is doubled that are looked at on few boxes."""
+
+
+def most_promising_first(
+    problem: Problem, variants: Sequence[AlgorithmVariant], model: Model, sizes: Sequence[int]
+) -> list[AlgorithmVariant]:
+    """Algorithms by the least share by which they are expected to lose at any of the sizes.
+
+    Examples:
+        >>> from coppice.comparison.measurement import candidates
+        >>> from coppice.simulation.models import model_of
+        >>> from coppice.topology.presets import preset
+        >>> problem = Problem(preset("dgx-h100", boxes=32), "all_reduce")
+        >>> found = candidates(problem, ["ring", "two-level", "recursive-doubling"], order="topology")
+        >>> model = model_of("nccl-2.30")
+        >>> [most_promising_first(problem, found, model, [size])[0].parameters for size in (1024, 2**20)]
+        [{'inside': 'at-once', 'between': 'whole'}, {'inside': 'at-once', 'between': 'at-once'}]
+    """
+    boxes = _boxes(problem)
+    few = [count for count in _FEW_BOXES if count < len(boxes)]
+    if problem.topology.num_ranks <= MANY_RANKS or len(few) < len(_FEW_BOXES):
+        return list(variants)
+    parts = [_part(problem, [rank for box in boxes[:count] for rank in box]) for count in few]
+    plain = [bound_of(part) for part in parts]
+    doublings = log2(len(boxes) / few[-1])
+    expected: list[Mapping[int, float]] = []
+    for variant in variants:
+        bodies = [Bodies(part, variant, each) for part, each in zip(parts, plain, strict=True)]
+        expected.append(
+            {
+                size: extrapolated([_time_us(each, size, model) for each in bodies], doublings)
+                for size in sizes
+            }
+        )
+    least = {size: min(each[size] for each in expected) for size in sizes}
+
+    def loss(number: int) -> float:
+        return min(expected[number][size] / least[size] if least[size] < inf else inf for size in sizes)
+
+    return [variants[number] for number in sorted(range(len(variants)), key=loss)]
+
+
+def extrapolated(times_us: Sequence[float], doublings: float) -> float:
+    """What an algorithm can be expected to take after further doublings of the boxes.
+
+    Args:
+        times_us: What it takes after each of three doublings; infinite where it does not apply.
+
+    Examples:
+        >>> extrapolated([10, 12, 14], 3), extrapolated([10, 12, 16], 3), extrapolated([10, inf, 14], 3)
+        (20, 44.0, 20.0)
+    """
+    first, middle, last = times_us
+    if last == inf:
+        return inf
+    if middle == inf:
+        middle = (first + last) / 2 if first < inf else last
+    if first == inf:
+        first = 2 * middle - last
+    gain = max(0.0, last - middle)
+    before = middle - first
+    growth = min(2.0, max(1.0, gain / before)) if before > 0 else 1.0
+    return last + gain * (doublings if growth == 1 else growth * (growth**doublings - 1) / (growth - 1))
+
+
+def _time_us(bodies: Bodies, size_bytes: int, model: Model) -> float:
+    """Least time with the values of the doubled parameter that are looked at; infinite where it does not apply."""
+    best_us = inf
+    for value in _DOUBLED[: 1 + (bodies.candidate.doubled is not None)]:
+        try:
+            body = bodies.body(value)
+        except InputError:
+            continue
+        found = fastest(body, size_bytes, model=model, keep_hops=False, below_us=best_us, give_up_us=best_us)
+        best_us = min(best_us, found.time_us)
+    return best_us
+
+
+def _boxes(problem: Problem) -> list[list[int]]:
+    """Ranks of each box, that of the root first; none where some are in no box."""
+    topology = problem.topology
+    host = topology.host[topology.rank_nodes]
+    if not len(host) or int(host.min()) < 0:
+        return []
+    found = [np.flatnonzero(host == each).tolist() for each in np.unique(host)]
+    return sorted(found, key=lambda ranks: (problem.root or 0) not in ranks)
+
+
+def _part(problem: Problem, ranks: Sequence[int]) -> Problem:
+    """The same problem among some of the ranks, the root among them."""
+    root = None if problem.root is None else ranks.index(problem.root)
+    return replace(problem, topology=subset(problem.topology, ranks), root=root, weights=None, demands=None)
