@@ -208,9 +208,10 @@ _WORTH, _WORTH_MANY = 0.002, 0.005
 """Twice as many pieces are taken where they save this share of the time. Where these would be more than ``_MOST_ROWS``
 messages, they are simulated only if all further doublings together can be expected to save the second share."""
 
-_MOST_ROWS = 2**20
+_MOST_ROWS, _MOST_MESSAGES = 2**20, 2**23
 _FEW_PIECES = 16
-"""Cutting makes at most ``_MOST_ROWS`` transfers, but up to ``_FEW_PIECES`` pieces of every chunk in any case."""
+"""Cutting makes at most ``_MOST_ROWS`` transfers, but up to ``_FEW_PIECES`` pieces of every chunk even so, where these
+are no more than ``_MOST_MESSAGES``."""
 
 
 _FEW_ROWS, _MANY_ROWS = 2**18, 2**22
@@ -231,7 +232,9 @@ def most_pieces(schedule: Schedule, size_bytes: int, *, model: Model, most: int 
     if not schedule.num_transfers or int(schedule.step.min()) >= 0:
         return 1
     by_size = size_bytes // (model.least_piece_bytes * max(schedule.num_chunks, 1))
-    return max(1, min(most, by_size, max(_FEW_PIECES, _MOST_ROWS // schedule.num_transfers)))
+    rows = schedule.num_transfers
+    by_rows = max(min(_FEW_PIECES, _MOST_MESSAGES // rows), _MOST_ROWS // rows)
+    return max(1, min(most, by_size, by_rows))
 
 
 def fastest(
