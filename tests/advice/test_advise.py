@@ -16,6 +16,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
 from coppice.topology.presets import preset
+from coppice.tuning.records import LibraryChoice, TimedRun
+from support.paths import ROOT
 
 ALL_REDUCE = Collective.ALL_REDUCE
 
@@ -88,7 +90,7 @@ def test_mpich_is_not_told_what_loses_elsewhere() -> None:
     """Recursive doubling is faster for small messages, but the variable holds for large ones, too."""
     star = preset("star", gpus=6)
     both = advised(star, library="mpich", collectives=[ALL_REDUCE], sizes=[2**10, 2**22]).rows
-    small = advised(star, library="mpich", collectives=[ALL_REDUCE], sizes=[2**10]).rows
+    small = advised(star, library="mpich", collectives=[ALL_REDUCE], sizes=[2**10], model="mpi-tcp").rows
     assert both[0].best == both[0].picked
     assert "holds for all sizes" in both[0].why
     assert small[0].best == "recursive_doubling"
@@ -164,3 +166,61 @@ def test_reports_of_hosts_are_judged(tmp_path: Path) -> None:
     found = coppice.advise("dgx-h100", sizes="1M", logs=[file])
     assert [finding.rule for one in found.hosts for finding in one.findings] == ["H15"]
     assert any("24 GB/s less" in line for line in page_lines(found))
+
+
+def test_measured_choices_are_advised_and_written(tmp_path: Path) -> None:
+    lab, runs = ROOT / "examples" / "tuning-lab.json", ROOT / "examples" / "tuning-runs.jsonl"
+    found = coppice.advise(str(lab), library="open-mpi", logs=[runs], write=str(tmp_path / "advice"))
+    assert {row.model for row in found.rows} == {"measured by coppice tune sweep"}
+    fit = coppice.tune.fit(str(runs))
+    for row in found.rows:
+        (size,) = [s for shape, sizes in fit.sizes.items() for s in sizes
+                   if (shape.collective, s.size_bytes) == (row.collective, row.size_bytes)]  # fmt: skip
+        gain = 1.0 if size.taken is None else size.taken.verdict.gain
+        assert row.gain == pytest.approx(gain)
+    assert len(found.gaining) == 3
+    (file,) = found.files
+    written = tmp_path / "advice" / file.name
+    assert written.read_text() == file.text
+    shapes = {"shapes": "6x6", "version": "5.0.11"}
+    assert coppice.doctor(written, target="ompi-rules", options=shapes).ok
+    assert file.undo.startswith("unset OMPI_MCA_coll_tuned_use_dynamic_rules")
+    assert found.record()["files"][0]["output"] == str(written)
+
+
+def test_noisy_gains_are_not_promised() -> None:
+    runs = [
+        TimedRun(
+            library="open-mpi", version="5.0.11", collective=ALL_REDUCE, nodes=1, ranks=4, size_bytes=2**16,
+            choice=LibraryChoice("ring", number=4), default_us=(900.0, 400.0, 800.0, 390.0, 870.0, 410.0, 850.0) * 3,
+            time_us=(100.0, 300.0, 120.0, 310.0, 105.0, 290.0, 110.0) * 3,
+        )
+    ]  # fmt: skip
+    found = advised(preset("star", gpus=4), library="open-mpi", runs=runs)
+    (row,) = found.rows
+    assert "too noisy" in row.why
+    assert not found.gaining
+    assert not found.files
+
+
+def test_simulation_alone_promises_little() -> None:
+    """Small blocks are left to measurements; a rules file of simulated choices is judged like any other."""
+    star = preset("star", gpus=6)
+    found = advised(star, library="open-mpi", collectives=[ALL_REDUCE], sizes=[2**16, 2**22], jobs=1)
+    small, large = found.rows
+    assert small.best == small.picked
+    assert "measure" in small.why
+    assert small.rival_us < small.picked_us
+    assert large.gain > 1.25
+    (file,) = found.files
+    assert coppice.doctor(file.text, target="ompi-rules", options={"shapes": "1x6"}).ok
+    fitted = advised(
+        star, library="open-mpi", collectives=[ALL_REDUCE], sizes=[2**16], jobs=1, model="alpha-beta"
+    )
+    assert fitted.rows[0].saves
+
+
+def test_variables_are_written_with_their_undo(tmp_path: Path) -> None:
+    found = advised(preset("dgx-h100"), sizes=[2**30], environment={"NCCL_ALGO": "Ring"}).written(tmp_path)
+    assert (tmp_path / "environment.sh").read_text() == "# undo: export NCCL_ALGO=Ring\nunset NCCL_ALGO\n"
+    assert [file.undo for file in found.files] == ["export NCCL_ALGO=Ring"]

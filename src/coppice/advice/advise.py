@@ -3,29 +3,39 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from coppice.advice.changes import Change
 from coppice.advice.environment import unset_changes
 from coppice.advice.hosts import host_changes, host_diagnoses
-from coppice.advice.measured import fit_of, measured_rows
+from coppice.advice.measured import fit_of, logged_rows, measured_rows, swept_rows
 from coppice.advice.mpi import mpich_rows, open_mpi_rows
 from coppice.advice.nccl import TUNED, NcclState, nccl_rows
 from coppice.advice.rows import AdviceRow
+from coppice.advice.writing import (
+    AdvisedFile,
+    environment_file,
+    measured_file,
+    simulated_rules,
+    simulated_variables,
+    write_files,
+)
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.doctor.framework import Diagnosis
 from coppice.errors import InputError
 from coppice.export.open_mpi.rules_file import installed_version
-from coppice.fitting.open_mpi import COMPARED
+from coppice.fitting.open_mpi import COMPARED, OmpiChoice
 from coppice.logs.records import Log
 from coppice.selection.nccl.costs import constants
 from coppice.selection.nccl.machines import machines_of
 from coppice.simulation.models import Model, model_of
 from coppice.text import suggestion
 from coppice.topology.model import Topology
+from coppice.tuning.fit import fit_runs
+from coppice.tuning.records import TimedRun
 
 if TYPE_CHECKING:
     from coppice.outputs.shapes.deploying import LibraryAdviceJson
@@ -43,17 +53,6 @@ USUAL_OF_MPI = tuple(4**k for k in range(5, 13))
 """1 KiB to 16 MiB: all algorithms are simulated."""
 
 
-@dataclass(frozen=True, kw_only=True)
-class WrittenFile:
-    """A file that was written, or would be."""
-
-    path: str
-    what: str  # What it is for
-    undo: str  # How it is taken back
-    text: str  # Its content
-    judged: str  # What the doctor says of it
-
-
 @dataclass(frozen=True, kw_only=True, repr=False)
 class LibraryAdvice(Brief):
     """What to change today."""
@@ -66,14 +65,24 @@ class LibraryAdvice(Brief):
     changes: tuple[Change, ...]  # What can be changed
     assumptions: tuple[str, ...]  # What nothing said
     notes: tuple[str, ...]  # What was not looked at, and why
-    files: tuple[WrittenFile, ...] = ()
+    files: tuple[AdvisedFile, ...] = ()  # What carries the changes
     environment: Mapping[str, str] = field(default_factory=dict)  # Variables of the job, as logs have them
+    folder: str | None = None  # Where the files were written, None where they were not
     hosts: tuple[Diagnosis, ...] = ()  # What the doctor finds of hosts: of the cluster, and of each file
 
     @property
     def gaining(self) -> tuple[AdviceRow, ...]:
         """Rows in which something is gained."""
         return tuple(row for row in self.rows if row.saves)
+
+    def written(self, folder: str | Path) -> LibraryAdvice:
+        """Write the files into a folder, which is made if it is not there.
+
+        Raises:
+            InputError: If one cannot be written.
+        """
+        write_files(self.files, Path(folder))
+        return replace(self, folder=str(folder))
 
     def record(self) -> LibraryAdviceJson:
         """The advice as JSON values."""
@@ -100,7 +109,12 @@ class LibraryAdvice(Brief):
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
             "files": [
-                {"output": each.path, "text": each.what, "undo": each.undo, "judged": each.judged}
+                {
+                    "output": None if self.folder is None else str(Path(self.folder) / each.name),
+                    "text": each.what,
+                    "undo": each.undo,
+                    "judged": each.judged,
+                }
                 for each in self.files
             ],
         }
@@ -113,6 +127,7 @@ def advised(
     collectives: Sequence[Collective] = (),
     sizes: Sequence[int] | None = None,
     logs: Sequence[Log] = (),
+    runs: Sequence[TimedRun] = (),
     reports: Mapping[str, bytes] | None = None,
     environment: Mapping[str, str] | None = None,
     model: Model | str | Path | None = None,
@@ -126,6 +141,7 @@ def advised(
         collectives: What is looked at; none: all that the library can be told about.
         sizes: Sizes M in bytes; None: :data:`USUAL_SIZES`, for MPI :data:`USUAL_OF_MPI`.
         logs: Logs of the library and results of benchmarks on that cluster.
+        runs: Measurements of `coppice tune sweep` there.
         reports: Content of these logs and of outputs of `lspci -vv`, by their names, for what they report of hosts.
         environment: Variables of the job, on top of those that logs have.
         model: What messages cost, for MPI; None: :data:`MPI_MODEL`.
@@ -144,6 +160,7 @@ def advised(
     rows: list[AdviceRow] = []
     changes: list[Change] = []
     notes: list[str] = []
+    files: list[AdvisedFile] = []
     assumptions: tuple[str, ...] = ()
     version, source = _version(name, logs)
     hosts = host_diagnoses(topology, reports or {})
@@ -152,34 +169,51 @@ def advised(
         changes += [*unset_changes(variables), *host_changes(hosts)]
         rows = nccl_rows(state, collectives or TUNED, sizes, changes)
         assumptions = state.communicator()[1]
+    elif runs:
+        notes.append("what was measured is not simulated as well")
     elif name == "rccl":
-        notes.append(
-            "RCCL's choice is not modelled: give a log with its cost model (NCCL_DEBUG_SUBSYS=INIT,TUNING), or times"
-        )
+        rows = logged_rows(logs, collectives or TUNED, sizes)
+        if not rows:
+            notes.append(
+                "RCCL's choice is not modelled: give a log with its cost model (NCCL_DEBUG_SUBSYS=INIT,TUNING) or times"
+            )
     else:
         messages = model_of(MPI_MODEL if model is None else model)
+        trusted = model is not None
+        choices: dict[Collective, tuple[OmpiChoice, ...]] = {}
+        chosen: dict[Collective, str] = {}
         for collective in collectives or COMPARED:
             if name == "open-mpi":
                 given = tuple(map(int, version.split("."))) if version else None
-                found, _ = open_mpi_rows(
+                found, choices[collective] = open_mpi_rows(
                     topology,
                     collective,
                     sizes,
                     model=messages,
+                    trusted=trusted,
                     version=given,
                     jobs=jobs,
                     on_progress=on_progress,
                 )
             else:
-                found, _ = mpich_rows(topology, collective, sizes, model=messages)
+                found, chosen[collective] = mpich_rows(
+                    topology, collective, sizes, model=messages, trusted=trusted
+                )
             rows += found
+        files += simulated_rules(topology, choices, version)
+        files += simulated_variables(topology, chosen)
+    fit = fit_runs(runs) if runs else fit_of(logs, name) if name in ("nccl", "rccl") else None
+    if runs:
+        rows = swept_rows(fit) + rows
+        version, source = version or runs[0].version, source if version else runs[0].origin
+    files = [*environment_file(changes), *measured_file(fit), *files]
     if logs and name in ("nccl", "rccl"):
         reckoned = {
             (row.collective, row.size_bytes): row.picked_us
             for row in rows
             if row.picked_us is not None and row.ranks == topology.num_ranks
         }
-        rows = measured_rows(logs, fit_of(logs, name), reckoned) + rows
+        rows = measured_rows(logs, fit, reckoned) + rows
     return LibraryAdvice(
         topology=topology,
         library=name,
@@ -191,6 +225,7 @@ def advised(
         notes=tuple(notes),
         environment=variables,
         hosts=hosts,
+        files=tuple(files),
     )
 
 
@@ -212,5 +247,5 @@ def _version(library: str, logs: Sequence[Log]) -> tuple[str, str]:
         if found is not None:
             return ".".join(map(str, found)), "mpirun --version"
     if library == "nccl":
-        return constants().version, "the version whose cost model is built in (a log says which one runs)"
-    return "", "nothing (a log says it)"
+        return constants().version, "the cost model that is built in (a log says which one runs)"
+    return "", ""

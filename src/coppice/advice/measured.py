@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coppice.advice.rows import AdviceRow, settled
+from coppice.advice.rows import MOST_NOISE, AdviceRow, settled
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.records import Log, LoggedMeasurement
 from coppice.tuning.fit import Fit, fit_runs
-from coppice.tuning.logged import ALGORITHM_NAMES, PROTOCOL_NAMES, runs_of_logs
+from coppice.tuning.logged import ALGORITHM_NAMES, PROTOCOL_NAMES, runs_of_logs, select_by_log
 
 Reckoned = Mapping[tuple[Collective, int], float]
 """Time in microseconds that the library's own model reckons with, by collective and size."""
@@ -92,7 +92,82 @@ _SLOW = 1.5
 """What takes so many times the time that a library reckons with is worth a look at the host."""
 
 
+def logged_rows(
+    logs: Sequence[Log], collectives: Sequence[Collective], sizes: Sequence[int]
+) -> list[AdviceRow]:
+    """Rows of the picks by the cost model that a log prints, which is that of the version and machine that ran."""
+    found = []
+    for log in logs:
+        if sum(bool(each.cells) for each in log.communicators) != 1:
+            continue
+        (communicator,) = (each for each in log.communicators if each.cells)
+        if communicator.ranks is None:
+            continue
+        for collective in collectives:
+            if not any(cell.collective is collective and cell.gb_per_s for cell in communicator.cells):
+                continue
+            for size in sizes:
+                pick = select_by_log(log, collective, size)
+                timed = sorted(
+                    (cell for cell in pick.cells if cell.time_us is not None), key=lambda cell: cell.model_us
+                )
+                rival = timed[1] if len(timed) > 1 else None
+                found.append(
+                    AdviceRow(
+                        group="all",
+                        collective=collective,
+                        nodes=communicator.nodes or 1,
+                        ranks=communicator.ranks,
+                        size_bytes=size,
+                        picked=pick.algorithm,
+                        best=pick.algorithm,
+                        picked_us=timed[0].time_us,
+                        best_us=timed[0].time_us,
+                        model=f"cost model printed in {log.file}",
+                        why="the library picks the least of all times that it reckons with",
+                        rival="" if rival is None else f"{rival.algorithm}/{rival.protocol}",
+                        rival_us=None if rival is None else rival.time_us,
+                        latency_us=timed[0].latency_us,
+                    )
+                )
+    return found
+
+
 def _name(row: LoggedMeasurement) -> str:
     algorithm, protocol = row.algorithm or "", row.protocol or ""
     names = (ALGORITHM_NAMES.get(algorithm, algorithm), PROTOCOL_NAMES.get(protocol, protocol))
     return "/".join(name for name in names if name)
+
+
+def swept_rows(fit: Fit | None) -> list[AdviceRow]:
+    """A row for each collective, shape and size of a sweep; gains that are known within a fifth are advised."""
+    found = []
+    for shape, sizes in () if fit is None else fit.sizes.items():
+        for size in sizes:
+            taken = size.taken
+            noisy = taken is not None and taken.verdict.noise > MOST_NOISE * taken.verdict.gain
+            best, why = "default", "no choice is surely faster"
+            if taken is not None:
+                span = f"{taken.verdict.low:.2f} to {taken.verdict.high:.2f} times as fast"
+                best = "default" if noisy else str(taken.choice)
+                why = f"{taken.choice} measured {span}" + (": too noisy, measure again" if noisy else "")
+            gained = best != "default"
+            found.append(
+                settled(
+                    AdviceRow(
+                        group="all",
+                        collective=shape.collective,
+                        nodes=shape.nodes,
+                        ranks=shape.ranks,
+                        size_bytes=size.size_bytes,
+                        picked="default",
+                        best=best,
+                        picked_us=size.default_us,
+                        best_us=size.time_us if gained else size.default_us,
+                        model="measured by coppice tune sweep",
+                        why=why,
+                        change="rules" if gained else "",
+                    )
+                )
+            )
+    return found

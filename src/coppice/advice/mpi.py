@@ -28,6 +28,7 @@ def open_mpi_rows(
     sizes: Sequence[int],
     *,
     model: Model,
+    trusted: bool = False,
     version: Sequence[int] | None = None,
     group: str = "all",
     jobs: int | None = None,
@@ -50,14 +51,52 @@ def open_mpi_rows(
         best = choice.name or own.runs_as
         if choice.segment_bytes:
             best += f" in segments of {short_size(choice.segment_bytes)}"
-        rows.append(
-            _row(own, topology, model, group, best, choice.default_us, choice.time_us if known else None)
-        )
-    return rows, choices
+        row = _row(own, topology, model, group, best, choice.default_us, choice.time_us if known else None)
+        rows.append(row if trusted else cautious(row))
+    # What is not advised is left to Open MPI.
+    kept = tuple(
+        choice if row.change else OmpiChoice(size_bytes=choice.size_bytes)
+        for choice, row in zip(choices, rows, strict=True)
+    )
+    return rows, kept
+
+
+LEAST_BLOCK_BYTES = 2**16
+"""Blocks from which the rates of links decide, not the software of the library, which no named model knows."""
+
+LEAST_GAIN = 1.25
+"""Simulated gain from which a choice is advised: simulated times of large messages err by a fifth."""
+
+
+def cautious(row: AdviceRow) -> AdviceRow:
+    """The row without a choice that simulation under a named model does not make sure; it is then the next best."""
+    if not row.change:
+        return row
+    block = row.size_bytes / row.ranks
+    if block >= LEAST_BLOCK_BYTES and row.gain >= LEAST_GAIN:
+        return row
+    reason = (
+        "in blocks below 64K software decides" if block < LEAST_BLOCK_BYTES else "simulations err by as much"
+    )
+    return replace(
+        row,
+        best=row.picked,
+        best_us=row.picked_us,
+        rival=row.best,
+        rival_us=row.best_us,
+        change="",
+        why=f"{row.best} is faster in simulation, but {reason}: measure (coppice tune sweep), or give a fitted --model",
+    )
 
 
 def mpich_rows(
-    topology: Topology, collective: Collective, sizes: Sequence[int], *, model: Model, group: str = "all"
+    topology: Topology,
+    collective: Collective,
+    sizes: Sequence[int],
+    *,
+    model: Model,
+    trusted: bool = False,
+    group: str = "all",
 ) -> tuple[list[AdviceRow], str]:
     """Rows of MPICH, whose variable chooses one algorithm for all sizes, and the value of that variable.
 
@@ -90,7 +129,10 @@ def mpich_rows(
             words = f"{least[1]} would take {short_time(least[0])} here, but the variable of MPICH holds for all sizes"
             row = replace(row, why=f"{words}, and it is slower at others")
         rows.append(row)
-    return rows, chosen
+    if trusted or all(cautious(row) is row for row in rows):
+        return rows, chosen
+    # The variable holds for all sizes: what is not sure at one of them is not set.
+    return [cautious(replace(row, size_bytes=row.size_bytes)) for row in rows], ""
 
 
 _NO_LOSS = 0.98

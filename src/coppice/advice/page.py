@@ -15,7 +15,7 @@ def page_lines(advice: LibraryAdvice, *, max_width: int | None = None) -> list[s
     name = f"{LIBRARIES[advice.library]} {advice.version}".rstrip()
     lines = [
         f"{name} on {advice.topology.name} ({plural(advice.topology.num_ranks, 'rank')})",
-        f"  version from {advice.version_from}",
+        f"  version from {advice.version_from}" if advice.version_from else "  version not known",
         *(f"  assumed: {words}" for words in advice.assumptions),
     ]
     lines += ["", *_verdict(advice)]
@@ -37,9 +37,10 @@ def page_lines(advice: LibraryAdvice, *, max_width: int | None = None) -> list[s
             words = f"up to {max(gained):.3g} times as fast" if gained else "nothing by itself"
             lines += [f"  {change.what}: {words}", f"    undo: {change.undo}"]
     if advice.files:
-        lines += ["", "files"]
+        lines += ["", "files" if advice.folder is not None else "files (--write DIR writes them)"]
         for each in advice.files:
-            lines += [f"  {each.path}: {each.what}; {each.judged}", f"    undo: {each.undo}"]
+            place = each.name if advice.folder is None else f"{advice.folder}/{each.name}"
+            lines += [f"  {place}: {each.what}; {each.judged}", f"    undo: {each.undo}"]
     lines += ["", "try it", *(f"  {line}" for line in trial_lines(advice))]
     if advice.notes:
         lines += ["", *(f"note: {words}" for words in advice.notes)]

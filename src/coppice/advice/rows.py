@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 WORTH = 0.03
 """Share of the time that a change has to save before it is advised."""
 
+MOST_NOISE = 0.2
+"""Half width of the interval of a measured gain, as a share of it, from which it is too noisy to be promised."""
+
 SMALL_BYTES = 2**20
 """Below this size messages that wait for each other decide, not bandwidth."""
 

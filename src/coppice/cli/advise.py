@@ -13,7 +13,7 @@ from coppice.options.shared import JsonOption
 from coppice.verbs.advising import LOGS, AdviseOptions, advised_options, read_reports
 
 
-@with_options("topology library collectives sizes logs model jobs boxes rates settings ranks as_json")
+@with_options("topology library collectives sizes logs write model jobs boxes rates settings ranks as_json")
 def advise(
     where: TopologyOptions,
     options: AdviseOptions,
@@ -38,13 +38,13 @@ def advise(
     from coppice.advice.advise import advised
     from coppice.advice.page import page_lines
 
-    told, reports = read_reports(logs or [])
-    print_warnings(told)
+    told = read_reports(logs or [])
+    print_warnings(told["logs"])
     topology = where.load()
     with progress_bar("simulating") as on_progress:
-        found = advised(
-            topology, logs=told, reports=reports, on_progress=on_progress, **advised_options(options)
-        )
+        found = advised(topology, on_progress=on_progress, **told, **advised_options(options))
+    if options.write is not None:
+        found = found.written(options.write)
     if as_json:
         print_json("advise", found.record())
     else:

@@ -16,13 +16,12 @@ from coppice.options.shared import JobsOption, ModelOption
 
 if TYPE_CHECKING:
     from coppice.advice.advise import LibraryAdvice
-    from coppice.logs.records import Log
 
 
 LOGS = (
     option(
-        "Log of the library, result of nccl-tests, or `lspci -vv` of a host there: version, variables, choices, times "
-        "and faults count; may be repeated.",
+        "Log of the library, result of nccl-tests, runs of `coppice tune sweep`, `lspci -vv` of a host there; may be "
+        "repeated.",
         "--log",
         metavar="FILE",
     ),
@@ -63,6 +62,12 @@ class AdviseOptions(Struct, frozen=True, kw_only=True):
     ] = None
     model: Annotated[Any, ANYTHING, *ModelOption.__metadata__] = None
     jobs: JobsOption = None
+    write: Annotated[
+        str | None,
+        option(
+            "Write the files that carry the changes into this folder, judged by the doctor.", metavar="DIR"
+        ),
+    ] = None
 
 
 class LibraryAdviceCall(AdviseOptions, frozen=True):
@@ -91,12 +96,12 @@ def advise(asked: LibraryAdviceCall) -> LibraryAdvice:
     from coppice.advice.advise import advised
     from coppice.topology.load import load
 
-    logs, reports = read_reports(asked.logs)
-    return advised(load(asked.cluster), logs=logs, reports=reports, **advised_options(asked))
+    found = advised(load(asked.cluster), **read_reports(asked.logs), **advised_options(asked))
+    return found if asked.write is None else found.written(asked.write)
 
 
-def read_reports(paths: Sequence[str | os.PathLike[str]]) -> tuple[tuple[Log, ...], dict[str, bytes]]:
-    """Logs and results among some files, and the content of all of them by their names.
+def read_reports(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
+    """Logs, measurements and reports of hosts among some files, as :func:`coppice.advice.advise.advised` takes them.
 
     Raises:
         InputError: If a file cannot be read, or is of no known kind.
@@ -104,9 +109,12 @@ def read_reports(paths: Sequence[str | os.PathLike[str]]) -> tuple[tuple[Log, ..
     from coppice.advice.hosts import is_lspci
     from coppice.files import file_name, read_bytes
     from coppice.logs.reading import read_logs
+    from coppice.tuning.records import read_runs
 
     reports = {file_name(path): read_bytes(path) for path in paths}
-    return read_logs([path for path in paths if not is_lspci(reports[file_name(path)])]), reports
+    swept = [path for path in paths if reports[file_name(path)].startswith(b'{"library":')]
+    others = [path for path in paths if path not in swept and not is_lspci(reports[file_name(path)])]
+    return {"logs": read_logs(others), "runs": read_runs(swept) if swept else (), "reports": reports}
 
 
 def advised_options(asked: AdviseOptions) -> dict[str, Any]:

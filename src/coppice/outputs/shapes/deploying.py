@@ -397,7 +397,7 @@ class AdvisedChangeJson(TypedDict):
 class AdvisedFileJson(TypedDict):
     """A file that carries a change."""
 
-    output: str
+    output: str | None
     text: str
     undo: str
     judged: str
