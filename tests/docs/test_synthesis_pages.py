@@ -72,7 +72,7 @@ def test_commands_about_searches(number: int, tmp_path: Path, monkeypatch: pytes
 
 def test_commands_about_blink() -> None:
     shown = examples("blink.md")
-    assert len(shown) == 5
+    assert len(shown) == 6
     for each in shown:
         assert lasting(coppice(*each.words).stdout) == lasting(each.shown)
 

@@ -203,23 +203,36 @@ def plan_flow(problem: Problem) -> Schedule:
         raise InputError(
             f"one flow plans gather and scatter, found {problem.collective}: plan it with `algorithm=forest`."
         )
-    routes = _routes(problem)
+    rank = problem.topology.rank
+    turned = problem.collective is Collective.GATHER
+    chunks = sorted((int(rank[route.target]), route.share, route.nodes) for route in _routes(problem))
+    return schedule_of_paths(
+        problem, [(slot, share, nodes[::-1] if turned else nodes) for slot, share, nodes in chunks]
+    )
+
+
+def schedule_of_paths(problem: Problem, chunks: Sequence[tuple[int, int, tuple[int, ...]]]) -> Schedule:
+    """Schedule of blocks that travel along paths, from rank to rank.
+
+    Args:
+        problem: A gather, a scatter or an all-to-all.
+        chunks: Slot, share of the slot's block, and nodes of the path in the order of travel.
+    """
     topology = problem.topology
     rank = topology.rank
-    chunks = sorted((int(rank[route.target]), route.share, route.nodes) for route in routes)
-    turned = problem.collective is Collective.GATHER
-    rows: list[tuple[int, int, tuple[int, ...]]] = []  # hop, chunk, path
-    for chunk, (_, _, nodes) in enumerate(chunks):
-        legs = _legs(nodes[::-1] if turned else nodes, rank)
-        rows += [(hop, chunk, leg) for hop, leg in enumerate(legs)]
+    rows = [  # hop, chunk, path
+        (hop, chunk, leg)
+        for chunk, (_, _, nodes) in enumerate(chunks)
+        for hop, leg in enumerate(_legs(nodes, rank))
+    ]
     rows.sort()
     paths = {leg: number for number, leg in enumerate(dict.fromkeys(leg for _, _, leg in rows))}
-    nothing = np.zeros(0, dtype=np.int32)
+    blocks = problem.collective is Collective.ALL_TO_ALL
     return Schedule(
         topology=topology,
         collective=problem.collective,
         root=-1 if problem.root is None else problem.root,
-        slot_weight=np.ones(topology.num_ranks, dtype=np.int64),
+        slot_weight=_slot_weights(problem) if blocks else np.ones(topology.num_ranks, dtype=np.int64),
         chunk_slot=np.array([slot for slot, _, _ in chunks], dtype=np.int32),
         chunk_share=np.array([share for _, share, _ in chunks], dtype=np.int64),
         src=np.array([rank[leg[0]] for _, _, leg in rows], dtype=np.int32),
@@ -229,7 +242,7 @@ def plan_flow(problem: Problem) -> Schedule:
         path=np.array([paths[leg] for _, _, leg in rows], dtype=np.int32),
         step=np.full(len(rows), -1, dtype=np.int32),
         after_start=np.zeros(len(rows) + 1, dtype=np.int64),
-        after=nothing,
+        after=np.zeros(0, dtype=np.int32),
         path_start=offsets(np.array([*map(len, paths)], dtype=np.int64)),
         path_nodes=np.array([node for leg in paths for node in leg], dtype=np.int32),
     )

@@ -318,3 +318,44 @@ def test_switched_ways_avoid_direct_links() -> None:
     assert len(routes.routes) == 12
     used = np.unique([e for route in routes.routes for e in route.links])
     assert not ((topology.rank[topology.src[used]] >= 0) & (topology.rank[topology.dst[used]] >= 0)).any()
+
+
+@pytest.mark.parametrize("collective", ["all_gather", "reduce_scatter"])
+@pytest.mark.parametrize("seed", range(6))
+def test_trees_from_all_ranks_reach_the_optimum(seed: int, collective: str) -> None:
+    """Without switches, spanning trees reach the bound by cuts (Edmonds), whatever the weights are."""
+    topology = random_graph(seed, 3 + seed % 4, duplex=bool(seed % 2))
+    weights = [random.Random(seed).randint(0, 3) for _ in range(topology.num_ranks - 1)] + [2]
+    found = coppice.synthesize(topology, collective, method="blink", weights=None if seed < 2 else weights)
+    assert found.planned is not None
+    assert found.planned.report.ok
+    assert found.gap == 0
+
+
+def test_all_gather_of_boxes_takes_every_fabric() -> None:
+    for topology in (preset("dgx-1v"), preset("dgx-a100"), preset("mi100", gpus=4)):
+        assert blink(topology, "all_gather").gap == 0
+    direct = blink(preset("mi100", gpus=4), "all_gather", links="direct")
+    assert direct.gap > 0.1
+
+
+@pytest.mark.parametrize("collective", ["scatter", "gather", "all_to_all"])
+def test_blocks_go_along_trees(collective: str) -> None:
+    for seed in range(4):
+        found = blink(random_graph(seed, 3 + seed, duplex=True), collective)
+        assert found.planned is not None
+        assert found.planned.report.ok
+    one = blink(subset(preset("dgx-1v"), [0]), collective)
+    assert one.planned is not None
+    assert one.planned.report.ok
+
+
+@pytest.mark.parametrize("collective", ["scatter", "gather"])
+@pytest.mark.parametrize("root", [0, 5])
+def test_a_root_uses_all_its_links(collective: str, root: int) -> None:
+    assert blink("dgx-1v", collective, root=root).gap == 0
+
+
+def test_trees_from_all_of_many_ranks_are_refused() -> None:
+    with pytest.raises(InputError, match="expected at most 64 ranks for trees from all of them, found 65"):
+        blink(preset("star", gpus=65), "all_to_all")

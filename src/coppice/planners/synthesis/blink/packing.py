@@ -1,4 +1,4 @@
-"""Blink: broadcast, reduce and all-reduce trees on the allocated GPUs.
+"""Blink: trees on the allocated GPUs for every collective.
 
 Blink (G. Wang, S. Venkataraman, A. Phanishayee, J. Thelin, N. Devanur, I. Stoica, MLSys 2020) packs spanning trees from
 one root: multiplicative weights find many, an integer program keeps few with whole rates. NVLink and PCIe get trees of
@@ -9,7 +9,6 @@ What a user may ask of Blink.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from typing import Annotated, Any, Literal
@@ -20,120 +19,27 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.forest.planner import plan_forest
-from coppice.planners.synthesis.blink.packings import GrowingForest, Packed, exact_packing, weighted_packing
+from coppice.planners.synthesis.blink.machines import (
+    LocalTrees,
+    grow_three_phases,
+    machines_of,
+    partition_roots,
+)
+from coppice.planners.synthesis.blink.many import ONE_TO_ALL, packed_together, schedule_along
+from coppice.planners.synthesis.blink.packings import (
+    GrowingForest,
+    Packed,
+    TreeLoads,
+    exact_packing,
+    weighted_packing,
+)
 from coppice.planners.synthesis.blink.routes import EdgeRoute, EdgeRoutes, Fabric, one_hop, routes_between
 from coppice.planners.synthesis.blink.whole import whole_packing
 from coppice.planners.synthesis.synthesizing import Request, Status, Synthesis, SynthesisMethod
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import body_loads
+from coppice.schedule.schedule import Schedule
 from coppice.text import parse_size, percent_text, plural, shortened
-from coppice.topology.model import Topology
-
-
-@dataclass(frozen=True, eq=False, kw_only=True)
-class LocalTrees:
-    """Trees within one machine."""
-
-    members: tuple[int, ...]  # Its ranks
-    routes: EdgeRoutes  # What tree edges run over inside
-    trees: tuple[tuple[EdgeRoute, ...], ...]  # Edges of each tree
-    shares: tuple[Fraction, ...]  # Share of the data of each; they add up to 1
-
-
-def machines_of(topology: Topology) -> list[tuple[int, ...]]:
-    """Ranks of each host, or all in one where hosts are unknown."""
-    hosts = topology.host[topology.rank_nodes].tolist()
-    if min(hosts, default=-1) < 0:
-        return [tuple(range(topology.num_ranks))]
-    found: dict[int, list[int]] = {}
-    for rank, host in enumerate(hosts):
-        found.setdefault(host, []).append(rank)
-    return [tuple(members) for _, members in sorted(found.items())]
-
-
-def partition_roots(
-    topology: Topology, machines: Sequence[tuple[int, ...]]
-) -> tuple[list[list[int]], dict[tuple[int, int], EdgeRoute]]:
-    """Roots of each partition, one per machine, and the links between them."""
-    routes = routes_between(topology, range(topology.num_ranks), Collective.ALL_REDUCE)
-    at = {(route.parent, route.child): route for route in routes.routes}
-    free = [list(members) for members in machines]
-    roots = []
-    for place, first in enumerate(machines[0]):
-        row = [first]
-        for members, others in zip(machines[1:], free[1:], strict=True):
-            # The GPU of the same place where it can be reached: that spreads the partitions over the NICs.
-            same = [rank for rank in members[place : place + 1] if rank in others]
-            met = (rank for rank in [*same, *others] if all((rank, known) in at for known in row))
-            row.append(next(met, -1))
-        if min(row) >= 0:
-            roots.append(row)
-            for others, rank in zip(free, row, strict=True):
-                others.remove(rank)
-    if not roots:
-        raise InputError(
-            f"expected GPUs of all machines of {topology.name} that reach each other through the network, found "
-            "none: choose ranks with NICs, or pack over all links at once (`parameters=machines=flat`)."
-        )
-    return roots, at
-
-
-def grow_three_phases(
-    forest: GrowingForest,
-    machines: Sequence[LocalTrees],
-    roots: Sequence[Sequence[int]],  # For each partition its root in every machine
-    across: dict[tuple[int, int], EdgeRoute],
-) -> int:
-    """Add the trees of all three phases; return their number."""
-    partitions = [Fraction(p, len(roots)) for p in range(len(roots))]
-    starts = [_starts(machine) for machine in machines]
-    cuts = sorted({*partitions, *(start for each in starts for start in each)})
-    trees = 0
-    for begin, end in zip(cuts, [*cuts[1:], Fraction(1)], strict=True):
-        partition = roots[_falls_on(partitions, begin)]
-        inside = [
-            _hung(machine.trees[_falls_on(start, begin)], partition[m], machine)
-            for m, (machine, start) in enumerate(zip(machines, starts, strict=True))
-        ]
-        for main in range(len(machines)):
-            edges = list(inside[main])
-            for m, local in enumerate(inside):
-                if m != main:
-                    edges += [across[partition[main], partition[m]], *local]
-            forest.add(partition[main], edges, (end - begin) / len(machines))
-            trees += 1
-    return trees
-
-
-def _starts(machine: LocalTrees) -> list[Fraction]:
-    found, total = [], Fraction(0)
-    for share in machine.shares:
-        found.append(total)
-        total += share
-    return found
-
-
-def _falls_on(starts: Sequence[Fraction], place: Fraction) -> int:
-    return max(number for number, start in enumerate(starts) if start <= place)
-
-
-def _hung(tree: Sequence[EdgeRoute], root: int, machine: LocalTrees) -> list[EdgeRoute]:
-    """The edges of a tree hung from ``root``, parents before children."""
-    at = {(route.parent, route.child): route for route in machine.routes.routes}
-    beside: dict[int, list[int]] = {}
-    for route in tree:
-        beside.setdefault(route.parent, []).append(route.child)
-        beside.setdefault(route.child, []).append(route.parent)
-    ordered, level, seen = [], [root], {root}
-    while level:
-        following = []
-        for rank in level:
-            for other in sorted(set(beside.get(rank, ())) - seen):
-                ordered.append(at[rank, other])
-                seen.add(other)
-                following.append(other)
-        level = following
-    return ordered
 
 
 class BlinkOptions(msgspec.Struct, frozen=True, kw_only=True):
@@ -163,6 +69,8 @@ class BlinkOptions(msgspec.Struct, frozen=True, kw_only=True):
 
 
 _MOST_RANKS = 256
+
+_MOST_ROOTS = 64
 
 
 @dataclass
@@ -233,6 +141,11 @@ def synthesized(request: Request) -> Synthesis:
         raise InputError(
             f"expected at most {_MOST_RANKS} ranks for blink, found {ranks}: plan them with the forest planner."
         )
+    if ranks > _MOST_ROOTS and problem.collective in (*_OF_ALL, Collective.ALL_TO_ALL):
+        raise InputError(
+            f"expected at most {_MOST_ROOTS} ranks for trees from all of them, found {ranks}: plan them with the "
+            "forest planner, or an all_to_all with the flow planner."
+        )
     if options.tree_root >= ranks:
         raise InputError(
             f"expected a rank of 0 .. {ranks - 1} as `tree_root`, found {options.tree_root}: choose one of these."
@@ -249,17 +162,23 @@ def synthesized(request: Request) -> Synthesis:
         and len(machines) > 1
         and max(map(len, machines)) > 1
     )
-    if ranks == 1:
-        forest = plan_forest(problem)
+    body: Forest | Schedule
+    if problem.collective in _OF_BLOCKS:
+        body = schedule_along(problem, [] if ranks == 1 else _every_root(request, answer))
+    elif ranks == 1:
+        body = plan_forest(problem)
+    elif problem.collective in _OF_ALL:
+        body = _of_all(request, answer)
     elif phases:
-        forest = _three_phases(request, machines, answer)
+        body = _three_phases(request, machines, answer)
     else:
-        forest = _flat(request, answer)
-    answer.details["trees"] = forest.num_trees
-    answer.details["rate_exact_gb_per_s"] = answer.details["rate_exact"] = _forest_rate(forest, problem)
+        body = _flat(request, answer)
+    if isinstance(body, Forest):
+        answer.details["trees"] = body.num_trees
+    answer.details["rate_exact_gb_per_s"] = answer.details["rate_exact"] = _rate_of(body, problem)
     return Synthesis(
         status=Status.SAT,
-        body=forest,
+        body=body,
         parameters={
             name: value if isinstance(value, (int, str)) else f"{value:.12g}"
             for name, value in msgspec.structs.asdict(options).items()
@@ -270,9 +189,63 @@ def synthesized(request: Request) -> Synthesis:
     )
 
 
-def _forest_rate(forest: Forest, problem: Problem) -> str | None:
-    loads = body_loads(forest, problem)
+def _rate_of(body: Forest | Schedule, problem: Problem) -> str | None:
+    loads = body_loads(body, problem)
     return str(problem.shards / loads.inv_rate) if loads.inv_rate else None
+
+
+_OF_BLOCKS = (Collective.GATHER, Collective.SCATTER, Collective.ALL_TO_ALL)
+
+_OF_ALL = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+
+
+def _every_root(request: Request, answer: _Account) -> list[Packed]:
+    """Trees from the root, or from every rank, on the fabrics that suit; those of one root one after the other."""
+    problem, options = request.problem, request.options
+    topology, collective = problem.topology, ONE_TO_ALL[problem.collective]
+    ranks = range(topology.num_ranks)
+    found = []
+    for root in ranks if problem.root is None else (problem.root,):
+        request.report(f"trees from rank {root}")
+        for fabric in _fabrics(problem, options, root, collective):
+            routes = routes_between(topology, ranks, collective, fabric)
+            if fabric is not Fabric.DIRECT and one_hop(topology, ranks):
+                number = {(route.parent, route.child): i for i, route in enumerate(routes.routes)}
+                star = tuple(number[root, other] for other in ranks if other != root)
+                found.append(
+                    Packed(routes=routes, root=root, trees=(star,), rates=(Fraction(1),), most=Fraction(1))
+                )
+            else:
+                found.append(_packed(routes, root, request, answer))
+    return found
+
+
+def _of_all(request: Request, answer: _Account) -> Forest:
+    """Trees from all ranks on the same links."""
+    problem = request.problem
+    ranks, collective = range(problem.topology.num_ranks), ONE_TO_ALL[problem.collective]
+    loads = []
+    for root in ranks:
+        for fabric in _fabrics(problem, request.options, root, collective):
+            routes = routes_between(problem.topology, ranks, collective, fabric)
+            loads.append(TreeLoads(routes, root))
+            number = {(route.parent, route.child): i for i, route in enumerate(routes.routes)}
+            star = [number.get((root, other), -1) for other in ranks if other != root]
+            if min(star) >= 0:
+                loads[-1].add(star)
+    found = packed_together(
+        loads, problem.weights, deadline=request.deadline, on_progress=request.on_progress
+    )
+    forest = GrowingForest(problem)
+    for packed in found:
+        for tree, rate in enumerate(packed.rates):
+            if rate:
+                forest.add(packed.root, packed.edges(tree), rate)
+    trees = sum(sum(map(bool, packed.rates)) for packed in found)
+    answer.words.append(
+        ("trees", f"{plural(trees, 'tree')} from all ranks, their rates by one linear program")
+    )
+    return forest.forest()
 
 
 def _flat(request: Request, answer: _Account) -> Forest:
@@ -282,7 +255,7 @@ def _flat(request: Request, answer: _Account) -> Forest:
     root = options.tree_root if problem.root is None else problem.root
     forest = GrowingForest(problem)
     members = range(topology.num_ranks)
-    chosen = _fabrics(problem, options, root)
+    chosen = _fabrics(problem, options, root, problem.collective)
     if options.packing == "integer" and Fabric.DIRECT not in chosen and one_hop(topology, members):
         routes = routes_between(topology, members, problem.collective)
         trees = _one_hop_trees(routes, root, problem.collective)
@@ -320,20 +293,18 @@ def _flat(request: Request, answer: _Account) -> Forest:
 _FABRIC_WORDS = {Fabric.DIRECT: "direct links", Fabric.SWITCHED: "switches", Fabric.TOGETHER: "all links"}
 
 
-def _fabrics(problem: Problem, options: BlinkOptions, root: int) -> list[Fabric]:
+def _fabrics(problem: Problem, options: BlinkOptions, root: int, collective: Collective) -> list[Fabric]:
     """The fabrics that get trees of their own."""
     asked = options.links
     if asked == "both":
         return [Fabric.DIRECT, Fabric.SWITCHED]
     if asked != "auto":
         return [Fabric(asked)]
-    if options.packing == "exact" and problem.root is not None:
+    if options.packing == "exact" and collective is not Collective.ALL_REDUCE:
         return [Fabric.TOGETHER]
     spanning = []
     for fabric in (Fabric.DIRECT, Fabric.SWITCHED):
-        routes = routes_between(
-            problem.topology, range(problem.topology.num_ranks), problem.collective, fabric
-        )
+        routes = routes_between(problem.topology, range(problem.topology.num_ranks), collective, fabric)
         if routes.unreached(root) is None:
             spanning.append(fabric)
     return spanning or [Fabric.TOGETHER]
@@ -448,8 +419,8 @@ def _shape(routes: EdgeRoutes, members: tuple[int, ...]) -> tuple[Any, ...]:
 
 METHOD = SynthesisMethod(
     name="blink",
-    about="spanning trees from one root, packed onto what a job got (Blink, MLSys 2020)",
-    collectives=(Collective.BROADCAST, Collective.REDUCE, Collective.ALL_REDUCE),
+    about="spanning trees packed onto the links that a job got (Blink, MLSys 2020)",
+    collectives=(Collective.BROADCAST, Collective.REDUCE, Collective.ALL_REDUCE, *_OF_ALL, *_OF_BLOCKS),
     options=BlinkOptions,
     run=synthesized,
 )

@@ -377,9 +377,9 @@ class GrowingForest:
             weight: Its share of the data, relative to that of others.
         """
         collective = self.problem.collective
-        if collective is not Collective.BROADCAST:
+        if collective not in (Collective.BROADCAST, Collective.ALL_GATHER):
             self._add(root, [route.up for route in reversed(edges)], weight, Phase.REDUCE)
-        if collective is not Collective.REDUCE:
+        if collective not in (Collective.REDUCE, Collective.REDUCE_SCATTER):
             self._add(root, [route.down for route in edges], weight, Phase.BROADCAST)
 
     def add_packed(self, packed: Packed, share: Fraction) -> None:
