@@ -28,6 +28,10 @@ MANY_RANKS = 128
 _FEW_BOXES = (2, 4, 8)
 _DOUBLED = (1, 16)
 """Values of a parameter that is doubled that are looked at on few boxes."""
+_PIECES = 8
+"""Pieces that every chunk is cut into at most on few boxes."""
+_NEAR = 2
+"""What takes so many times the best so far on few boxes is not looked at closely."""
 
 
 def most_promising_first(
@@ -53,14 +57,18 @@ def most_promising_first(
     plain = [bound_of(part) for part in parts]
     doublings = log2(len(boxes) / few[-1])
     expected: list[Mapping[int, float]] = []
+    best = {size: [inf] * len(few) for size in sizes}
     for variant in variants:
         bodies = [Bodies(part, variant, each) for part, each in zip(parts, plain, strict=True)]
-        expected.append(
-            {
-                size: extrapolated([_time_us(each, size, model) for each in bodies], doublings)
-                for size in sizes
-            }
-        )
+        found: dict[int, float] = {}
+        for size, best_us in best.items():
+            times_us = [
+                _time_us(each, size, model, _NEAR * near_us)
+                for each, near_us in zip(bodies, best_us, strict=True)
+            ]
+            best_us[:] = map(min, best_us, times_us)
+            found[size] = extrapolated(times_us, doublings)
+        expected.append(found)
     least = {size: min(each[size] for each in expected) for size in sizes}
 
     def loss(number: int) -> float:
@@ -77,7 +85,7 @@ def extrapolated(times_us: Sequence[float], doublings: float) -> float:
 
     Examples:
         >>> extrapolated([10, 12, 14], 3), extrapolated([10, 12, 16], 3), extrapolated([10, inf, 14], 3)
-        (20, 44.0, 20.0)
+        (20, 72.0, 20.0)
     """
     first, middle, last = times_us
     if last == inf:
@@ -92,15 +100,18 @@ def extrapolated(times_us: Sequence[float], doublings: float) -> float:
     return last + gain * (doublings if growth == 1 else growth * (growth**doublings - 1) / (growth - 1))
 
 
-def _time_us(bodies: Bodies, size_bytes: int, model: Model) -> float:
-    """Least time with the values of the doubled parameter that are looked at; infinite where it does not apply."""
+def _time_us(bodies: Bodies, size_bytes: int, model: Model, near_us: float) -> float:
+    """Least time with the values of the doubled parameter that are looked at; infinite where it does not apply.
+
+    What takes longer than ``near_us`` in few pieces is not looked at closely.
+    """
     best_us = inf
     for value in _DOUBLED[: 1 + (bodies.candidate.doubled is not None)]:
         try:
             body = bodies.body(value)
         except InputError:
             continue
-        found = fastest(body, size_bytes, model=model, keep_hops=False, below_us=best_us, give_up_us=best_us)
+        found = fastest(body, size_bytes, model=model, keep_hops=False, most=_PIECES, below_us=near_us)
         best_us = min(best_us, found.time_us)
     return best_us
 

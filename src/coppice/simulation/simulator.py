@@ -204,7 +204,7 @@ def _worker_groups(topology: Topology, model: Model) -> NDArray[np.int32]:
 MOST_PIECES = 256
 """Pieces that a chunk is cut into at most."""
 
-_WORTH, _WORTH_MANY = 0.002, 0.005
+_WORTH, _WORTH_MANY = 0.002, 0.01
 """Twice as many pieces are taken where they save this share of the time. Where these would be more than ``_MOST_ROWS``
 messages, they are simulated only if all further doublings together can be expected to save the second share."""
 
@@ -484,12 +484,19 @@ def _best_pieces(
     (:func:`further_gain_us`). With a time to undercut it begins with the pieces of ``first``: what cannot get there
     shows in a few pieces, which are simulated sooner than many.
     """
+
+    def worth(pieces: int) -> float:
+        many = first.messages.count * pieces // first.pieces > _MOST_ROWS
+        return _WORTH_MANY if many else _WORTH
+
     highest, middle, best = limit.bit_length() - 1, first.pieces.bit_length() - 1, first
     if not guessed:
         waiting = (chain_length(first) - 1) * float(first.link_busy_us.max(initial=0.0))
         cost = _message_us(first)
         guess = math.sqrt(waiting / cost) if cost else limit
         middle = min(round(math.log2(max(guess, 1))), highest)
+        if first.time_us <= least_us * (1 + worth(2**middle)):
+            return first
         best = min((first, attempt(2**middle)), key=_worth) if middle else first
     below_gain_us = math.inf  # what the step to the middle from below it gained
     for direction in (-1, 1):
@@ -500,12 +507,11 @@ def _best_pieces(
             reached_us = best.time_us - further_gain_us(gain_us, before_us)
             if (enough_us and reached_us > enough_us) or reached_us > below_us:
                 break
-            if best.time_us <= least_us * (1 + _WORTH):
-                return best  # nothing saves enough to be worth more pieces
-            if first.messages.count * 2**exponent // first.pieces > _MOST_ROWS:
-                gained_us = further_gain_us(gain_us, before_us)
-                if gained_us < _WORTH_MANY * best.time_us:
-                    break
+            share = worth(2**exponent)
+            if best.time_us <= least_us * (1 + share):
+                return best
+            if share > _WORTH and further_gain_us(gain_us, before_us) < share * best.time_us:
+                break
             # How much slower half of the first guess is says what doubling gains.
             needs_time = direction < 0 and exponent == middle - 1
             found = attempt(2**exponent, math.inf if needs_time else best.time_us)
