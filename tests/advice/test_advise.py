@@ -224,3 +224,27 @@ def test_variables_are_written_with_their_undo(tmp_path: Path) -> None:
     found = advised(preset("dgx-h100"), sizes=[2**30], environment={"NCCL_ALGO": "Ring"}).written(tmp_path)
     assert (tmp_path / "environment.sh").read_text() == "# undo: export NCCL_ALGO=Ring\nunset NCCL_ALGO\n"
     assert [file.undo for file in found.files] == ["export NCCL_ALGO=Ring"]
+
+
+def test_changes_bring_something_to_the_step_of_a_job(tmp_path: Path) -> None:
+    """The step takes what it takes by those times of NCCL, and as much after the change as without the variable."""
+    cluster = preset("dgx-h100", boxes=2)
+    log = tmp_path / "nccl.log"
+    log.write_text("n1:7:7 [0] NCCL INFO NCCL_PROTO set by environment to LL\n")
+    words = {"job": "gpt-7.5b", "parallel": "tp=8,dp=2", "global_batch": 32, "sizes": "1M"}
+    forced = coppice.advise(cluster, logs=[log], **words).step
+    free = coppice.advise(cluster, **words).step
+    assert forced is not None
+    assert free is not None
+    assert free.best_seconds == free.picked_seconds
+    assert forced.best_seconds == pytest.approx(free.picked_seconds)
+    assert forced.picked_seconds > 1.1 * forced.best_seconds
+    for row in forced.rows:
+        ranks = range(8) if row.ranks == 8 else (0, 8)
+        part = coppice.load(cluster, ranks=list(ranks))
+        pick = coppice.select("nccl", row.collective, row.size_bytes, topology=part)
+        assert row.best_us == pytest.approx(pick.cell.time_us, rel=0.03)
+    with pytest.raises(InputError, match="expected `parallel` with `job`"):
+        coppice.advise(cluster, parallel="tp=8,dp=2")
+    with pytest.raises(InputError, match="expected a job with NCCL"):
+        coppice.advise(cluster, library="mpich", **words)

@@ -110,6 +110,7 @@ RUNS = {
     ),
     "advise": (
         "advise dgx-a100 --boxes 2 --sizes 1K,64M",
+        "advise dgx-a100 --sizes 1M --job gpt-7.5b --parallel tp=8 --global-batch 8",
         f"advise {STAR} -c all_reduce -s 1K --library open-mpi -j 1",
     ),
     "claims": ("claims MPICH",),

@@ -14,6 +14,7 @@ from coppice.advice.measured import fit_of, logged_rows, measured_rows, swept_ro
 from coppice.advice.mpi import mpich_rows, open_mpi_rows
 from coppice.advice.nccl import TUNED, NcclState, nccl_rows
 from coppice.advice.rows import AdviceRow
+from coppice.advice.step import StepAdvice, step_advice
 from coppice.advice.writing import (
     AdvisedFile,
     environment_file,
@@ -28,6 +29,7 @@ from coppice.doctor.framework import Diagnosis
 from coppice.errors import InputError
 from coppice.export.open_mpi.rules_file import installed_version
 from coppice.fitting.open_mpi import COMPARED, OmpiChoice
+from coppice.iteration.job.job import TrainingJob
 from coppice.logs.records import Log
 from coppice.selection.nccl.costs import constants
 from coppice.selection.nccl.machines import machines_of
@@ -67,6 +69,7 @@ class LibraryAdvice(Brief):
     notes: tuple[str, ...]  # What was not looked at, and why
     files: tuple[AdvisedFile, ...] = ()  # What carries the changes
     environment: Mapping[str, str] = field(default_factory=dict)  # Variables of the job, as logs have them
+    step: StepAdvice | None = None  # What the changes bring to the step of a job, None without one
     folder: str | None = None  # Where the files were written, None where they were not
     hosts: tuple[Diagnosis, ...] = ()  # What the doctor finds of hosts: of the cluster, and of each file
 
@@ -106,6 +109,14 @@ class LibraryAdvice(Brief):
                 for one in self.hosts
                 for each in one.findings
             ],
+            "job_step": None
+            if self.step is None
+            else {
+                "job": self.step.name,
+                "picked_seconds": self.step.picked_seconds,
+                "best_seconds": self.step.best_seconds,
+                "rows": [row.record() for row in self.step.rows],
+            },
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
             "files": [
@@ -129,6 +140,7 @@ def advised(
     logs: Sequence[Log] = (),
     runs: Sequence[TimedRun] = (),
     reports: Mapping[str, bytes] | None = None,
+    job: TrainingJob | None = None,
     environment: Mapping[str, str] | None = None,
     model: Model | str | Path | None = None,
     jobs: int | None = None,
@@ -143,6 +155,7 @@ def advised(
         logs: Logs of the library and results of benchmarks on that cluster.
         runs: Measurements of `coppice tune sweep` there.
         reports: Content of these logs and of outputs of `lspci -vv`, by their names, for what they report of hosts.
+        job: A training job on that cluster, whose step is simulated before and after the changes (NCCL).
         environment: Variables of the job, on top of those that logs have.
         model: What messages cost, for MPI; None: :data:`MPI_MODEL`.
 
@@ -161,7 +174,12 @@ def advised(
     changes: list[Change] = []
     notes: list[str] = []
     files: list[AdvisedFile] = []
+    step: StepAdvice | None = None
     assumptions: tuple[str, ...] = ()
+    if job is not None and name != "nccl":
+        raise InputError(
+            f"expected a job with NCCL, whose cost model prices its collectives, found {name}: leave the job out."
+        )
     version, source = _version(name, logs)
     hosts = host_diagnoses(topology, reports or {})
     if name == "nccl":
@@ -169,6 +187,7 @@ def advised(
         changes += [*unset_changes(variables), *host_changes(hosts)]
         rows = nccl_rows(state, collectives or TUNED, sizes, changes)
         assumptions = state.communicator()[1]
+        step = None if job is None else step_advice(job, state, changes)
     elif runs:
         notes.append("what was measured is not simulated as well")
     elif name == "rccl":
@@ -225,6 +244,7 @@ def advised(
         notes=tuple(notes),
         environment=variables,
         hosts=hosts,
+        step=step,
         files=tuple(files),
     )
 

@@ -28,7 +28,7 @@ def page_lines(advice: LibraryAdvice, *, max_width: int | None = None) -> list[s
         shape = f"{plural(one.ranks, 'rank')} on {plural(one.nodes, 'node')}"
         lines += ["", f"{one.collective}{who}, {shape}: {one.model}"]
         lines += [f"  {line}" for line in _table(rows, max_width)]
-    lines += _small(advice, max_width)
+    lines += _step(advice, max_width) + _small(advice, max_width)
     lines += _hosts(advice)
     if advice.changes:
         lines += ["", "what to change"]
@@ -100,6 +100,26 @@ def _table(rows: Sequence[AdviceRow], max_width: int | None) -> list[str]:
     room = None if max_width is None else max_width - 2
     spare = [] if below else [len(cells[0]) - 1]
     return columns(cells, sides[: len(cells[0])], max_width=room, spare=spare) + below
+
+
+def _step(advice: LibraryAdvice, max_width: int | None) -> list[str]:
+    """The step of a job, before and after the changes."""
+    step = advice.step
+    if step is None:
+        return []
+    before, after = (_time(1e6 * seconds) for seconds in (step.picked_seconds, step.best_seconds))
+    words = f"an iteration takes {before}"
+    words += (
+        f", {after} after all changes"
+        if step.best_seconds < step.picked_seconds
+        else ", and no less after changes"
+    )
+    lines = ["", f"step of {step.name}: {words} (each group by itself, as NCCL reckons)"]
+    for _, members in groupby(step.rows, key=_kind):
+        rows = list(members)
+        lines.append(f"  {rows[0].collective} of {rows[0].group}")
+        lines += [f"    {line}" for line in _table(rows, max_width)]
+    return lines
 
 
 def _small(advice: LibraryAdvice, max_width: int | None) -> list[str]:

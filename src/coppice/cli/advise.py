@@ -10,10 +10,13 @@ from coppice.cli.options.inputs import TopologyOptions, print_warnings
 from coppice.cli.output import print_json, print_lines, progress_bar
 from coppice.cli.terminal import terminal_width
 from coppice.options.shared import JsonOption
-from coppice.verbs.advising import LOGS, AdviseOptions, advised_options, read_reports
+from coppice.verbs.advising import LOGS, AdviseOptions, advised_options, job_on, read_reports
 
 
-@with_options("topology library collectives sizes logs write model jobs boxes rates settings ranks as_json")
+@with_options(
+    "topology library collectives sizes logs job parallel global_batch write model jobs boxes rates settings ranks "
+    "as_json"
+)
 def advise(
     where: TopologyOptions,
     options: AdviseOptions,
@@ -33,6 +36,7 @@ def advise(
       coppice advise dgx-h100 --boxes 4
       coppice advise topo.xml --log nccl.log
       coppice advise dgx-a100 --boxes 2 --log all_reduce.log --log forced-ring.log
+      coppice advise dgx-h100 --boxes 2 --log nccl.log --job gpt-7.5b --parallel tp=8,dp=2 --global-batch 32
       coppice advise cluster.json --library open-mpi --collective all_reduce,broadcast --sizes 1K:4M
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.advice.advise import advised
@@ -42,7 +46,13 @@ def advise(
     print_warnings(told["logs"])
     topology = where.load()
     with progress_bar("simulating") as on_progress:
-        found = advised(topology, on_progress=on_progress, **told, **advised_options(options))
+        found = advised(
+            topology,
+            job=job_on(topology, options),
+            on_progress=on_progress,
+            **told,
+            **advised_options(options),
+        )
     if options.write is not None:
         found = found.written(options.write)
     if as_json:

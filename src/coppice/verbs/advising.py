@@ -9,13 +9,16 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Struct
 
 from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.options import ANYTHING, AnySizes, argument, option
 from coppice.options.calls import verb
 from coppice.options.names import ADVISED
-from coppice.options.shared import JobsOption, ModelOption
+from coppice.options.shared import BatchOption, JobsOption, ModelOption, ParallelOption
 
 if TYPE_CHECKING:
     from coppice.advice.advise import LibraryAdvice
+    from coppice.iteration.job.job import TrainingJob
+    from coppice.topology.model import Topology
 
 
 LOGS = (
@@ -62,6 +65,16 @@ class AdviseOptions(Struct, frozen=True, kw_only=True):
     ] = None
     model: Annotated[Any, ANYTHING, *ModelOption.__metadata__] = None
     jobs: JobsOption = None
+    job: Annotated[
+        str | None,
+        option(
+            "What it brings to the step of a job on this cluster: job file (.toml), or a model with --parallel.",
+            "--job",
+            metavar="JOB",
+        ),
+    ] = None
+    parallel: ParallelOption = None
+    global_batch: BatchOption = None
     write: Annotated[
         str | None,
         option(
@@ -96,8 +109,28 @@ def advise(asked: LibraryAdviceCall) -> LibraryAdvice:
     from coppice.advice.advise import advised
     from coppice.topology.load import load
 
-    found = advised(load(asked.cluster), **read_reports(asked.logs), **advised_options(asked))
+    cluster = load(asked.cluster)
+    found = advised(cluster, job=job_on(cluster, asked), **read_reports(asked.logs), **advised_options(asked))
     return found if asked.write is None else found.written(asked.write)
+
+
+def job_on(cluster: Topology, asked: AdviseOptions) -> TrainingJob | None:
+    """The job of some options on a cluster, whatever cluster its file names; None where there is none.
+
+    Raises:
+        InputError: If there is a layout without a job, or the job cannot be read or does not fit.
+    """
+    from coppice.iteration.job_options import JobOptions
+
+    if asked.job is None:
+        for name in ("parallel", "global_batch"):
+            if getattr(asked, name) is not None:
+                raise InputError(f"expected `{name}` with `job`, found it alone: name a job.")
+        return None
+    options = JobOptions(
+        job=asked.job, topology=cluster.name, parallel=asked.parallel, global_batch=asked.global_batch
+    )
+    return options.load(loaded=lambda *_, **__: cluster)
 
 
 def read_reports(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:

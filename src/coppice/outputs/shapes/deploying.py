@@ -409,6 +409,15 @@ class HostFindingJson(FindingJson):
     file: str
 
 
+class AdvisedStepJson(TypedDict):
+    """A step of a job, before and after all changes."""
+
+    job: str
+    picked_seconds: float
+    best_seconds: float
+    rows: list[AdviceRowJson]
+
+
 class LibraryAdviceJson(TypedDict):
     """`coppice advise`: what to change today."""
 
@@ -420,6 +429,7 @@ class LibraryAdviceJson(TypedDict):
     rows: list[AdviceRowJson]
     changes: list[AdvisedChangeJson]
     findings: list[HostFindingJson]
+    job_step: AdvisedStepJson | None
     assumptions: list[str]
     notes: list[str]
     files: list[AdvisedFileJson]
