@@ -24,13 +24,15 @@ TEST_SOURCES := $(wildcard cpp/*/*.test.cc)
 TEST_OBJECTS := $(patsubst cpp/%.cc,build/sanitized/%.o,$(CORE_SOURCES) $(TEST_SOURCES))
 SANITIZE := -std=c++20 -Og -g1 -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
-# The emulated CUDA runtime and NVML, which tests run GPU code on; a test of NCCL gives the library with NCCL=.
+# The emulated CUDA runtime and NVML, which tests run GPU code on; a test of NCCL gives the library with NCCL=, and
+# folders with releases of nccl4py and what they need with NCCL4PY=.
 EMULATED := tests/emulated_gpu
 EMULATED_SOURCES := $(filter-out $(EMULATED)/nvml.cc %.test.cc $(EMULATED)/program.cc $(EMULATED)/reference.cc,$(wildcard $(EMULATED)/*.cc))
 EMULATED_TESTS := $(filter-out $(EMULATED)/nvml.cc,$(wildcard $(EMULATED)/*.cc)) cpp/testing/testing.test.cc
 EMULATED_HEADERS := $(wildcard $(EMULATED)/*.h) cpp/testing/testing.h
 EMULATED_FLAGS := -std=c++20 -Wall -Wextra -Wshadow -Werror -Itests -Icpp
 NCCL ?=
+NCCL4PY ?=
 
 .PHONY: help demo setup test test-cpp test-races test-emulated-gpu test-nccl test-python test-slow lint docs site bench bench-cpp wheel clean
 
@@ -154,7 +156,7 @@ build/emulated_gpu/libnvidia-ml.so.1: $(EMULATED)/nvml.cc $(EMULATED)/box.cc $(E
 	$(CXX) $(EMULATED_FLAGS) -O1 -g -fPIC -fvisibility=hidden -shared $(EMULATED)/nvml.cc $(EMULATED)/box.cc -Wl,-soname,libnvidia-ml.so.1 -o $@
 
 test-nccl: setup $(EMULATED_LIBRARIES)
-	COPPICE_TEST_NCCL=$(abspath $(NCCL)) $(if $(filter file,$(origin RUNS)),,COPPICE_TEST_NCCL_RUNS=$(RUNS)) $(BIN)/python -m pytest -rs tests/emulated_gpu
+	COPPICE_TEST_NCCL=$(abspath $(NCCL)) COPPICE_TEST_NCCL4PY=$(NCCL4PY) $(if $(filter file,$(origin RUNS)),,COPPICE_TEST_NCCL_RUNS=$(RUNS)) $(BIN)/python -m pytest -rs tests/emulated_gpu
 
 lint: $(VENV)/.dev
 	$(BIN)/ruff check .

@@ -26,6 +26,7 @@ from coppice.run.engines.put_signal.engine import PutSignalEngine
 from coppice.run.engines.put_signal.opening import put_signal_engine
 from coppice.topology.presets import preset
 from emulated_gpu import cuda_of_torch as cuda
+from emulated_gpu import real_nccl4py
 from emulated_gpu.nccl_core import Library
 from support.rank_groups import in_threads
 
@@ -105,6 +106,16 @@ def gathers(library: Library, ranks: int) -> dict[str, Any]:
 def engine(library: Library, ranks: int) -> dict[str, Any]:
     """Our put/signal engine, unchanged, over NCCL: collectives eagerly and captured, with values of all ranks."""
     sys.modules["nccl.core"] = library.module()
+    return _collectives(ranks)
+
+
+def nccl4py(library: Library, ranks: int) -> dict[str, Any]:
+    """The same over nccl4py itself, or what our engine says of its release."""
+    del library
+    return {"release": real_nccl4py.install()} | _collectives(ranks)
+
+
+def _collectives(ranks: int) -> dict[str, Any]:
     put_signal_cuda.PLACE = "cpu"
     cuda.install(setattr)
     below, store = numpy_engines(ranks), torch.distributed.HashStore()
@@ -180,7 +191,7 @@ def reduces(library: Library, ranks: int) -> dict[str, Any]:
 
 
 _TESTS: dict[str, Callable[[Library, int], dict[str, Any]]] = {
-    each.__name__: each for each in (puts, gathers, engine, reduces)
+    each.__name__: each for each in (puts, gathers, engine, nccl4py, reduces)
 }
 
 

@@ -106,11 +106,28 @@ def test_our_engine_puts_through_it(library: str, tmp_path: Path, seed: int) -> 
     """All-reduce with a window that grows, all-gather of arrays of the host, and replays of a captured all-reduce."""
     variables = environment(library, tmp_path, COPPICE_EMULATED_GPU_SEED=str(seed))
     found, log = asked(library, "engine", 3, variables)
-    assert len(found["right"]) == 3
-    for right in found["right"]:
+    assert_right(found["right"], log)
+
+
+def assert_right(found: list[Any], log: str) -> None:
+    assert len(found) == 3
+    for right in found:
         assert isinstance(right, dict), (right, log)
         assert len(right) == 8
         assert all(right.values()), right
+
+
+def test_nccl4py_serves_our_engine(library: str, tmp_path: Path) -> None:
+    """Each of the folders that COPPICE_TEST_NCCL4PY names: a release of nccl4py with what it needs."""
+    folders = [each for each in os.environ.get("COPPICE_TEST_NCCL4PY", "").split(os.pathsep) if each]
+    if not folders:
+        pytest.skip("no nccl4py: make test-nccl NCCL=path/to/libnccl.so NCCL4PY=FOLDER:FOLDER")
+    for folder in folders:
+        found, log = asked(library, "nccl4py", 3, environment(library, tmp_path, PYTHONPATH=folder))
+        if tuple(map(int, found["release"].split("."))) < (0, 4, 1):
+            assert all("expected nccl4py 0.4.1 or later" in each for each in found["right"]), found
+        else:
+            assert_right(found["right"], log)
 
 
 @pytest.mark.parametrize("ranks", range(2, 9))

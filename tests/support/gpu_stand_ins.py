@@ -100,7 +100,7 @@ class NcclWorld:
 
     Args:
         version: Release of the library.
-        supported: Ranks can put to each other.
+        supported: Ranks can put to each other; None: nccl4py is for a later NCCL, which it cannot ask.
         windows: There is symmetric memory; if not, a window has no handle, or is None as up to nccl4py 0.4.
         tells: nccl4py says which NCCL it has loaded, as from 0.4.1 on.
         settings: Names that communicators may be set up with.
@@ -113,7 +113,7 @@ class NcclWorld:
         self,
         version: tuple[int, int, int] = (2, 31, 2),
         *,
-        supported: bool = True,
+        supported: bool | None = True,
         windows: bool | None = True,
         tells: bool = True,
         settings: Sequence[str] = ("num_rma_sig", "rma_eager_init"),
@@ -149,8 +149,13 @@ class NcclWorld:
 
             def __init__(self, ranks: int, rank: int, number: int) -> None:
                 self.ranks, self.rank, self.number = ranks, rank, number
-                self.host_rma_support = world.supported
                 self.expected: dict[Any, int] = defaultdict(int)
+
+            @property
+            def host_rma_support(self) -> bool:
+                if world.supported is None:
+                    raise RuntimeError("InvalidUsage (5): invalid usage")
+                return world.supported
 
             def register_window(self, buffer: torch.Tensor, flags: int = 0) -> Any:
                 assert flags == 1, "puts are refused"

@@ -492,6 +492,13 @@ def test_what_nccl4py_does_not_tell_is_said(cuda: Any, monkeypatch: pytest.Monke
     assert on_gpus("nccl", lambda engine: engine.device.signals) == [1] * RANKS
 
 
+def test_a_library_that_cannot_be_asked_is_tried(cuda: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Bindings for a later NCCL than the one that is loaded may not ask whether it puts."""
+    del cuda
+    with_library("nccl", monkeypatch, supported=None)
+    assert on_gpus("nccl", lambda engine: engine.device.name) == ["NCCL"] * RANKS
+
+
 def test_a_device_that_stands_in_for_another_one_is_told(
     cuda: Any, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:

@@ -6,6 +6,7 @@ emulated device has the same semantics; nothing in this file has run on a GPU ye
 
 from __future__ import annotations
 
+import logging
 from collections.abc import Callable, Sequence
 from importlib import import_module
 from inspect import signature
@@ -16,6 +17,8 @@ from coppice.errors import InputError
 from coppice.run.engines.put_signal.cuda import CudaStreams
 from coppice.run.engines.put_signal.device import Awaited, Put
 from coppice.run.errors import RunError
+
+_LOG = logging.getLogger("coppice")
 
 FIRST_NCCL = (2, 29, 2)
 """The first release that puts and signals."""
@@ -55,6 +58,18 @@ def _release(nccl: Any) -> tuple[int, ...]:
             f"{'none' if library is None else library.version}: install a later one."
         )
     return version
+
+
+def _supported(group: Any) -> bool:
+    """Whether NCCL puts between the ranks of a communicator, as far as it can be asked.
+
+    Bindings for a later NCCL than the one that is loaded cannot ask; then the first put tells.
+    """
+    try:
+        return bool(group.host_rma_support)
+    except Exception as error:  # noqa: BLE001 (of the library, whose classes are not known without it)
+        _LOG.info("NCCL does not say whether it puts: %s", error)
+        return True
 
 
 class NcclDevice(CudaStreams):
@@ -194,7 +209,7 @@ class NcclDevice(CudaStreams):
         settings = {"num_rma_sig": self.signals, "rma_eager_init": True} if self.signals > 1 else {}
         config = self._nccl.NCCLConfig(**settings)
         group = self._nccl.Communicator.init(self.ranks, self.rank, number, config)
-        if not group.host_rma_support:
+        if not _supported(group):
             raise RunError(
                 "expected NCCL to put between these ranks, found that it does not (hostRmaSupport is false): see "
                 "`coppice doctor --target nccl`, or use another engine."
