@@ -13,6 +13,7 @@ void init_symmetry(nb::module_& m);
 void init_tacos(nb::module_& m);
 void init_tasks(nb::module_& m);
 void init_tour(nb::module_& m);
+void init_two_stage(nb::module_& m);
 
 NB_MODULE(_core, m) {
   m.doc() = "Native core of Coppice, planning and simulation: arrays in, arrays out.";
@@ -28,4 +29,5 @@ NB_MODULE(_core, m) {
   init_tacos(m);
   init_tasks(m);
   init_tour(m);
+  init_two_stage(m);
 }

@@ -66,6 +66,38 @@ class PathFlow:
         NDArray[np.int32],
     ]: ...
 
+def shortest_distances(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    length: NDArray[np.int64],
+    sources: NDArray[np.int32],
+) -> NDArray[np.int64]: ...
+
+class TwoStage:
+    def __init__(
+        self,
+        boxes: int,
+        width: int,
+        near_start: NDArray[np.int64],
+        near: NDArray[np.int32],
+        far_start: NDArray[np.int64],
+        far: NDArray[np.int32],
+        cross_start: NDArray[np.int64],
+        cross: NDArray[np.int32],
+        cap: NDArray[np.int64],
+        demand: NDArray[np.int64],
+        scale: int,
+    ) -> None: ...
+    def fill(self, deal: int) -> None: ...
+    def sweep(self, steepness: float) -> None: ...
+    def worst(self) -> float: ...
+    def lengths(self, steepness: float) -> NDArray[np.float64]: ...
+    def loads(self) -> NDArray[np.int64]: ...
+    def parts(
+        self,
+    ) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.int32], NDArray[np.int64]]: ...
+
 def nccl_search(
     system: Any, search: Any, speeds: NDArray[np.float64]
 ) -> tuple[

@@ -14,9 +14,10 @@ from hypothesis import strategies as st
 from typer.testing import CliRunner
 
 from coppice.bounds import bound
+from coppice.bounds.demands import read_demands
 from coppice.bounds.describe import crossing, describe_cut, describe_ranks
 from coppice.bounds.figures import MOST_HELPED, bound_figures, bound_record
-from coppice.bounds.problem import Problem, parse_demands, parse_weights, read_demands, read_weights
+from coppice.bounds.problem import Problem, parse_demands, parse_weights, read_weights
 from coppice.bounds.result import Bound
 from coppice.cli import app
 from coppice.collectives import Collective
@@ -238,14 +239,14 @@ def test_refused_with_the_place(text: str, place: str) -> None:
 def test_demands(tmp_path: Path) -> None:
     path = tmp_path / "demands.json"
     path.write_text("[[0, 1], [2.5, 0]]")
-    assert read_demands(str(path)) == ((0, 2), (5, 0))
+    assert read_demands(str(path), 2) == ((0, 2), (5, 0))
     with pytest.raises(InputError, match="square"):
         parse_demands("[[0, 1]]", where="d")
     with pytest.raises(InputError, match="absent"):
-        read_demands(str(tmp_path / "absent"))
+        read_demands(str(tmp_path / "absent"), 2)
     path.write_bytes(b"\xff\xfe")
     with pytest.raises(InputError, match="UTF-8"):
-        read_demands(str(path))
+        read_demands(str(path), 2)
 
 
 @given(st.text(max_size=200))

@@ -66,6 +66,7 @@ RUNS = {
         "plan mi250 -c all_gather --trees 2",
         "plan dgx-h100 -c all_reduce --in-network",
         f"plan {STAR} -c all_to_all",
+        f"plan {STAR} -c all_to_all --demands demands.csv",
     ),
     "plan-set": (f"plan {STAR} -c all_reduce --sizes 1K:1M:32 -o plans/",),
     "plan-repair": ("plan slower.json --repair plan.json",),
@@ -203,6 +204,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with files that the commands read."""
     folder = tmp_path_factory.mktemp("made")
     (folder / "workload.toml").write_text(WORKLOAD)
+    (folder / "demands.csv").write_text("0,1,5,1\n1,0,5,1\n1,1,0,1\n1,1,5,0\n")
     jobs = [{"name": name, "plan": "plan.json", "size": "1M"} for name in ("first", "second")]
     (folder / "jobs.json").write_text(json.dumps({"format": "coppice-jobs", "version": 1, "jobs": jobs}))
     (folder / "nccl.log").write_text(LOG)

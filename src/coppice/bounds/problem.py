@@ -1,7 +1,8 @@
 """Problem: a collective on a topology, with everything that affects its optimum.
 
-Read relative shard sizes from files: one weight per rank, or a demand matrix for all-to-all. JSON (`[1, 1, 2]`, `[[0,
-3], [1, 0]]`) or text with one rank (one row) to a line. Numbers are decimals or fractions; they are scaled to whole
+Parse relative shard sizes: one weight per rank, or a demand matrix for all-to-all, of which
+:mod:`coppice.bounds.demands` reads other forms. JSON (`[1, 1, 2]`, `[[0, 3], [1, 0]]`) or text with one rank (one row)
+to a line. Numbers are decimals or fractions; they are scaled to whole
 numbers where they are not whole, so only their ratios count then.
 """
 
@@ -67,7 +68,13 @@ class Problem:
             object.__setattr__(self, "root", _whole(self.root, "a rank as the root"))
         if self.weights is not None:
             object.__setattr__(self, "weights", _numbers(self.weights, "weights"))
-        if self.demands is not None:
+        if (
+            isinstance(self.demands, np.ndarray)
+            and self.demands.ndim == 2
+            and self.demands.dtype.kind in "iu"
+        ):
+            object.__setattr__(self, "demands", tuple(map(tuple, self.demands.tolist())))
+        elif self.demands is not None:
             rows = _listed(self.demands, "demands")
             object.__setattr__(
                 self, "demands", tuple(_numbers(row, f"demands[{i}]") for i, row in enumerate(rows))
@@ -186,13 +193,6 @@ def read_weights(path: str) -> tuple[int, ...]:
     """Read one weight for each rank from a file (``-``: standard input)."""
     return parse_weights(
         read_text(path, what="the weights", hint="name a file with one weight for each rank"), where=path
-    )
-
-
-def read_demands(path: str) -> tuple[tuple[int, ...], ...]:
-    """Read a matrix of demands, one row for each sender, from a file (``-``: standard input)."""
-    return parse_demands(
-        read_text(path, what="the demands", hint="name a file with one row for each sender"), where=path
     )
 
 

@@ -98,7 +98,7 @@ def partitioned(
 
 def optimum_rates(problem: Problem, inv_rate: Fraction) -> OptimumRatesJson:
     """The rate that no schedule exceeds, as JSON values: exact ones as text."""
-    algbw, busbw = _rates(problem, inv_rate)
+    algbw, busbw = rates(problem, inv_rate)
     return {
         "optimum_ns_per_byte": str(inv_rate),
         "optimum_algbw_gb_per_s": float(algbw),
@@ -117,7 +117,7 @@ def load_rates(problem: Problem, inv_rate: Fraction) -> LoadRatesJson:
         >>> rates["load_ns_per_byte"], rates["load_algbw_gb_per_s"], rates["load_busbw_exact_gb_per_s"]
         ('1/25', 100.0, '75')
     """
-    algbw, busbw = _rates(problem, inv_rate)
+    algbw, busbw = rates(problem, inv_rate)
     return {
         "load_ns_per_byte": str(inv_rate),
         "load_algbw_gb_per_s": float(algbw),
@@ -127,7 +127,8 @@ def load_rates(problem: Problem, inv_rate: Fraction) -> LoadRatesJson:
     }
 
 
-def _rates(problem: Problem, inv_rate: Fraction) -> tuple[Fraction, Fraction]:
+def rates(problem: Problem, inv_rate: Fraction) -> tuple[Fraction, Fraction]:
+    """Algorithm and bus bandwidth of a time per shard, in GB/s."""
     algbw = problem.shards / inv_rate if inv_rate else Fraction(0)
     return algbw, algbw * problem.collective.busbw_factor(problem.topology.num_ranks)
 

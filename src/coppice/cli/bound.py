@@ -36,7 +36,11 @@ if TYPE_CHECKING:
 
 
 @with_options(
+<<<<<<< HEAD
     "topology boxes collective root weights sizes model trees groups job global_batch priority ranks relays in_network "
+=======
+    "topology boxes collective root weights demands sizes model trees groups job global_batch ranks relays in_network "
+>>>>>>> b558d1b1 (All-to-all of unequal blocks between boxes: dealt to rails by a native core, with exact loads and a bound)
     "rates settings round_digits output as_json"
 )
 def bound(
@@ -93,9 +97,15 @@ def bound(
     if options.at_once:
         if sizes is not None:
             raise InputError("expected groups of a job at once, found --size with them: leave it out.")
-        if trees is not None or asked.root is not None or asked.weights is not None:
+        if (
+            trees is not None
+            or asked.root is not None
+            or asked.weights is not None
+            or asked.demands is not None
+        ):
             raise InputError(
-                "expected groups of a job at once, found --trees, --root or --weights with them: leave these out."
+                "expected groups of a job at once, found --trees, --root, --weights or --demands with them: "
+                "leave these out."
             )
         _print_together(asked, options, as_json=as_json)
         return

@@ -26,14 +26,17 @@ if TYPE_CHECKING:
     from coppice.comparison.in_network import ModelledSystems
     from coppice.comparison.outcome import Comparison
 
-_FLAGS = {name: f"--{name.replace('_', '-')}" for name in ("in_network", "order", "relay_gpus", "weights")}
+_FLAGS = {
+    name: f"--{name.replace('_', '-')}"
+    for name in ("in_network", "order", "relay_gpus", "weights", "demands")
+}
 """Options that a refusal may name."""
 
 
 @with_options(
     "topology systems collective sizes algorithms synthesize seed synthesis_time_limit_s order relay_gpus in_network "
-    "boxes gain every csv picture results jobs model assume root weights ranks relays rates settings round_digits "
-    "as_json"
+    "boxes gain every csv picture results jobs model assume root weights demands ranks relays rates settings "
+    "round_digits as_json"
 )
 def compare(
     asked: ProblemOptions,

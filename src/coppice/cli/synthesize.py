@@ -27,8 +27,8 @@ NOT_FOUND = 1
 
 
 @with_options(
-    "topology collective method parameters seed time_limit output boxes root weights ranks relays rates settings "
-    "round_digits as_json"
+    "topology collective method parameters seed time_limit output boxes root weights demands ranks relays rates "
+    "settings round_digits as_json"
 )
 def synthesize(
     asked: ProblemOptions,
@@ -122,6 +122,7 @@ def _together(
         or {*options} - {"groups", "chunks"}
         or asked.root is not None
         or asked.weights is not None
+        or asked.demands is not None
     ):
         raise InputError(
             "several groups at once are matched by tacos with groups, chunks, --seed and --time-limit: leave out the "

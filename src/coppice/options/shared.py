@@ -169,9 +169,19 @@ RootOption = Annotated[
 WeightsOption = Annotated[
     str | None,
     option(
-        "Relative shard size of each rank (all_gather, reduce_scatter), or a matrix of demands, "
-        "one row for each sender (all_to_all): a JSON list, or numbers in lines; - is standard input.",
+        "Relative shard size of each rank (all_gather, reduce_scatter): a JSON list, or numbers in lines; - is "
+        "standard input.",
         "--weights",
+        metavar="FILE",
+    ),
+]
+
+DemandsOption = Annotated[
+    str | None,
+    option(
+        "What each rank sends to each (all_to_all): a row for each sender as CSV, JSON or .npy, or recorded tokens for "
+        "experts (.jsonl); - is standard input.",
+        "--demands",
         metavar="FILE",
     ),
 ]

@@ -29,6 +29,7 @@ from coppice.bounds.network import Network, cut_bound, max_flow
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.planners.two_stage import split_schedule
 from coppice.rows import offsets, sorted_rows
 from coppice.schedule.schedule import Op, Schedule
 
@@ -64,6 +65,8 @@ def routed_schedule(bound: AllToAllBound) -> Schedule:
     """Schedule of the routes of ``bound``."""
     problem, symmetry = bound.problem, bound.symmetry
     topology, ranks = problem.topology, problem.topology.num_ranks
+    if bound.split is not None:
+        return split_schedule(topology, bound.split, _slot_weights(problem))
     if not bound.routes and bound.inv_rate:
         _refuse_too_many(None, ranks)
     template = _template(bound.routes, topology.rank)

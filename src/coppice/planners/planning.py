@@ -128,6 +128,7 @@ class PlannedResult(Shown, Bandwidths):
             "planner": self.plan.planner,
             "parameters": dict(self.plan.parameters),
             **load_rates(problem, self.inv_rate),
+            "optimum_algbw_exact": str(found.algbw_gb_per_s),
             "planned_inv_rate": str(self.inv_rate),
             "planned_algbw_gb_per_s": float(self.algbw_gb_per_s),
             "planned_algbw_exact": str(self.algbw_gb_per_s),

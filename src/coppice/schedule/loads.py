@@ -14,7 +14,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import cached_property
-from math import lcm
+from math import gcd, lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -181,9 +181,14 @@ def chunk_sizes(schedule: Schedule) -> tuple[list[int], int]:
     """
     slots = len(schedule.slot_weight)
     totals = grouped_sums(schedule.chunk_slot, schedule.chunk_share, slots)
-    unit = lcm(*{total for total in totals if total})
-    weight = schedule.slot_weight.tolist()
-    scale = [weight[slot] * (unit // total) if total else 0 for slot, total in enumerate(totals)]
+    weight: list[int] = schedule.slot_weight.tolist()
+    # In lowest terms: shares that add up to their slot's weight in one unit do not multiply up.
+    shared = [gcd(own, total) or 1 for own, total in zip(weight, totals, strict=True)]
+    unit = lcm(*{total // common for total, common in zip(totals, shared, strict=True) if total})
+    scale = [
+        own // common * (unit // (total // common)) if total else 0
+        for own, total, common in zip(weight, totals, shared, strict=True)
+    ]
     shares = schedule.chunk_share.tolist()
     return [
         share * scale[slot] for slot, share in zip(schedule.chunk_slot.tolist(), shares, strict=True)

@@ -27,6 +27,7 @@ from numpy.typing import NDArray
 from coppice.bounds.all_to_all.distances import cut_lengths, distances, integer_lengths, length_bound
 from coppice.bounds.all_to_all.routes import FlowRoute, link_loads, routes_of_flow, routes_of_trees
 from coppice.bounds.all_to_all.spreading import PathMix, Spread, route_by_paths, spread
+from coppice.bounds.all_to_all.two_stage import TwoStageSplit, two_stages
 from coppice.bounds.lp.program import Constraint, ExactVertex, LinearProgram
 from coppice.bounds.lp.rescaling import rescaled_vertex
 from coppice.bounds.lp.simplex import solve_in_integers
@@ -35,6 +36,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
+from coppice.text import plural
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry, find_symmetry
 
@@ -166,6 +168,10 @@ _LARGEST_SPREAD = 2**40
 """Demands whose sum reaches this are rounded where they are routed by paths."""
 _WIDE = Fraction(1, 100)
 """A gap that asks for another way to route."""
+_PATHS_GOOD_ENOUGH = Fraction(1, 400)
+"""A gap of a large network with which no other way is looked for."""
+_LONG_ENOUGH = 10.0
+"""Seconds for two stages, where a linear program or paths may follow."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -177,10 +183,11 @@ class AllToAllBound:
     reached: Fraction  # Time per unit of demand that the routing takes
     length: tuple[int, ...]  # Integer link lengths: the proof of `inv_rate`
     # For each source rank listed, its routes; the other ranks' are images under `symmetry`. Empty for more
-    # than 256 ranks without symmetry.
+    # than 256 ranks without symmetry, and where there is a `split`.
     routes: dict[int, list[FlowRoute]]
     symmetry: Symmetry  # Group of automorphisms that maps the listed ranks to all others
     method: str  # How the figures were found, in words
+    split: TwoStageSplit | None = None  # The routing in two stages, where it is such a one
 
     @property
     def exact(self) -> bool:
@@ -194,13 +201,14 @@ class AllToAllBound:
 
 
 def concurrent_flow(
-    problem: Problem, *, symmetry: Symmetry | None = None, time_limit: float = 60.0
+    problem: Problem, *, symmetry: Symmetry | None = None, time_limit: float = 60.0, staged: bool = True
 ) -> AllToAllBound:
     """Maximise the rate at which all pairs of ranks exchange their demands concurrently.
 
     Args:
         problem: An all_to_all, uniform or with a matrix of demands.
         symmetry: Automorphisms that are free on the ranks; found when None. Not used with a matrix of demands.
+        staged: Try two stages between boxes before programs, for a matrix of demands.
 
     Examples:
         >>> from coppice.topology.model import Link, Node
@@ -220,7 +228,12 @@ def concurrent_flow(
     if not demand.any():
         return _nothing_to_do(problem)
     _check_reachable(topology, demand)
+    split: TwoStageSplit | None = None
     if problem.demands is not None:
+        if staged:
+            split = two_stages(topology, demand, time_limit=min(time_limit, _LONG_ENOUGH))
+        if split is not None and split.reached == split.bound:
+            return _in_two_stages(problem, unit, split)
         symmetry = trivial_symmetry(topology)
     elif symmetry is None:
         symmetry = find_symmetry(topology)
@@ -240,7 +253,12 @@ def concurrent_flow(
             time_limit=time_limit,
         )
     if solution is None:
-        return _without_program(problem, demand, unit, time_limit)
+        if split is None:
+            return _without_program(problem, demand, unit, time_limit)
+        found = _in_two_stages(problem, unit, split)
+        if found.gap <= _PATHS_GOOD_ENOUGH:
+            return found
+        return _better(_without_program(problem, demand, unit, time_limit), found)
     routes = _routes(topology, sources, wanted, solution)
     length = solution.exact_length or integer_lengths(solution.length)
     method = f"linear program over flows of {len(sources)} of {topology.num_ranks} sources"
@@ -255,11 +273,32 @@ def concurrent_flow(
         method=method,
     )
     if solution.rate is None and found.gap > _WIDE and symmetry.order == 1:
-        other = _without_program(problem, demand, unit, time_limit)
-        proof = max(found, other, key=lambda each: each.inv_rate)
-        routed = min(found, other, key=lambda each: each.reached)
-        return replace(routed, inv_rate=proof.inv_rate, length=proof.length)
+        found = _better(found, _without_program(problem, demand, unit, time_limit))
+    if solution.rate is None and split is not None:
+        found = _better(found, _in_two_stages(problem, unit, split))
     return found
+
+
+def _better(one: AllToAllBound, other: AllToAllBound) -> AllToAllBound:
+    """The better routing of two, with the better of their bounds."""
+    proof = max(one, other, key=lambda each: each.inv_rate)
+    routed = min(one, other, key=lambda each: each.reached)
+    return replace(routed, inv_rate=proof.inv_rate, length=proof.length)
+
+
+def _in_two_stages(problem: Problem, unit: int, split: TwoStageSplit) -> AllToAllBound:
+    """The outcome of two stages: inside boxes, and along rails between them."""
+    swept = f", {plural(split.sweeps, 'sweep')}" if split.sweeps else ""
+    return AllToAllBound(
+        problem=problem,
+        inv_rate=split.bound * unit,
+        reached=split.reached * unit,
+        length=tuple(split.length),
+        routes={},
+        symmetry=trivial_symmetry(problem.topology),
+        method=f"two stages: inside {split.boxes.count} boxes, and along rails between them{swept}",
+        split=split,
+    )
 
 
 def _without_program(

@@ -21,6 +21,7 @@ from typing import Any, TypeVar
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice import _core
 from coppice.bounds.problem import Problem
 from coppice.errors import InputError
 from coppice.topology.model import Topology
@@ -45,6 +46,10 @@ def distances(
         ``result[i, v]`` for ``sources[i]`` and node v; more than any path has where there is no path.
     """
     tails, heads = (topology.dst, topology.src) if backwards else (topology.src, topology.dst)
+    if length.dtype == np.int64 and sum(length.tolist()) < _LARGEST:
+        whole: Any = length
+        found = _core.shortest_distances(topology.num_nodes, tails, heads, whole, sources.astype(np.int32))
+        return found.reshape(len(sources), topology.num_nodes)  # type: ignore[return-value]
     order = np.argsort(heads, kind="stable")
     tail, weight = tails[order], length[order]
     reached, starts = np.unique(heads[order], return_index=True)
@@ -90,12 +95,19 @@ def length_bound(topology: Topology, demand: NDArray[np.int64], length: Sequence
     np.fill_diagonal(wanted, 0)
     if (reach[wanted > 0] >= _far(column)).any():
         raise InputError("some rank with demand has no path to its target: add links or leave the rank out.")
-    distinct, where = np.unique(reach[wanted > 0], return_inverse=True)
-    weights = np.zeros(len(distinct), dtype=np.int64)
-    np.add.at(weights, where, wanted[wanted > 0])
-    work = sum(d * w for d, w in zip(distinct.tolist(), weights.tolist(), strict=True))
+    work = _products(reach[wanted > 0], wanted[wanted > 0])
     room = sum(b * le for b, le in zip(topology.capacity.tolist(), length, strict=True))
     return Fraction(work * topology.denominator, room)
+
+
+def _products(distance: NDArray[Any], amount: NDArray[np.int64]) -> int:
+    """Exact sum of the products of two columns of numbers of 0 or more."""
+    if distance.dtype == np.int64 and int(distance.max(initial=0)) * int(amount.sum()) < _LARGEST:
+        return int(distance @ amount)
+    distinct, where = np.unique(distance, return_inverse=True)
+    weights = np.zeros(len(distinct), dtype=np.int64)
+    np.add.at(weights, where, amount)
+    return sum(d * w for d, w in zip(distinct.tolist(), weights.tolist(), strict=True))
 
 
 def length_column(length: Sequence[int]) -> NDArray[Any]:

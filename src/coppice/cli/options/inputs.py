@@ -15,6 +15,7 @@ from coppice.options import option, parse_settings
 from coppice.options.shared import (
     BoxesOption,
     CollectiveOption,
+    DemandsOption,
     RanksOption,
     RatesOption,
     RelaysOption,
@@ -164,19 +165,26 @@ class ProblemOptions(TopologyOptions, frozen=True, kw_only=True):
     collective: CollectiveOption = Collective.ALL_REDUCE
     root: RootOption = None
     weights: WeightsOption = None
+    demands: DemandsOption = None
 
     def load_problem(self) -> Problem:
         """Problem of the options; a rooted collective without ``--root`` has root 0."""
-        from coppice.bounds.problem import Problem, read_demands, read_weights
+        from coppice.bounds.demands import read_demands
+        from coppice.bounds.problem import Problem, read_weights
 
-        topology, collective, weights = self.load(), self.collective, self.weights
-        everywhere = collective is Collective.ALL_TO_ALL
+        weights, demands = self.weights, self.demands
+        if weights is not None and self.collective is Collective.ALL_TO_ALL:
+            if demands is not None:
+                raise InputError("an all_to_all has --demands only, found --weights as well: leave it out.")
+            print_note("note: --weights of an all_to_all is now --demands.")
+            weights, demands = None, weights
+        topology = self.load()
         return Problem(
             topology=topology,
-            collective=collective,
-            root=0 if collective.rooted and self.root is None else self.root,
-            demands=None if weights is None or not everywhere else read_demands(weights),
-            weights=None if weights is None or everywhere else read_weights(weights),
+            collective=self.collective,
+            root=0 if self.collective.rooted and self.root is None else self.root,
+            demands=None if demands is None else read_demands(demands, topology.num_ranks),  # type: ignore[arg-type]
+            weights=None if weights is None else read_weights(weights),
         )
 
 

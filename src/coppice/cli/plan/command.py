@@ -50,8 +50,13 @@ if TYPE_CHECKING:
 
 @with_options(
     "context topology collective algorithm parameters order relay_gpus trees sizes effort least_gain prefer "
+<<<<<<< HEAD
     "deterministic groups job global_batch priority repair output boxes "
     "root weights ranks relays in_network ring model rates settings round_digits "
+=======
+    "deterministic groups job global_batch repair output boxes "
+    "root weights demands ranks relays in_network ring model rates settings round_digits "
+>>>>>>> b558d1b1 (All-to-all of unequal blocks between boxes: dealt to rails by a native core, with exact loads and a bound)
     "as_json"
 )
 def plan(
@@ -99,10 +104,13 @@ def plan(
       coppice plan dgx-a100 --boxes 2 --collective all_reduce --sizes 1K:4G --deterministic -o plans/
       coppice plan dgx-h100 --boxes 4 --collective all_reduce --algorithm rabenseifner --order topology
       coppice plan dgx-h100 --boxes 4 --collective broadcast --algorithm binary --parameter segments=16
+      coppice plan dgx-h100 --boxes 4 --collective all_to_all --demands tokens.csv -o plan.json
       coppice plan degraded.json --repair plan.json -o repaired.json
       coppice plan dgx-a100 --boxes 2 --groups tp=8,dp=2 --job gpt-175b --global-batch 16 -o plans/
       coppice plan nccl.xml --ranks 0,1,2 --relay-unranked --collective broadcast --root 1 -o -
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.bounds.result import rates
+    from coppice.planners.two_stage import direct_inv_rate
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import write_plan
     from coppice.simulation.simulated import (
@@ -146,6 +154,7 @@ def plan(
         pipelined: Simulated | None = None
         if reached is not None and None in reached.values():
             (pipelined,) = simulate_sizes(result.plan, [LARGEST_REACH_BYTES], model=assumed)
+    direct = direct_inv_rate(problem) if problem.demands is not None else None
     if as_json:
         reached = reached or {}
         at: dict[str, float | None] = {
@@ -155,10 +164,17 @@ def plan(
             at["reached_at_64_gib_algbw_gb_per_s"] = pipelined.timeline.algbw_gb_per_s
             at["algbw_gb_per_s_at_64_gib"] = pipelined.timeline.algbw_gb_per_s
         figures = {**result.record(), **steady.record(), "processor_seconds": process_time()}
-        added = {} if sums is None else {"sums": sums.record()}
+        added: dict[str, Any] = {} if sums is None else {"sums": sums.record()}
+        if direct is not None and result.inv_rate:
+            added["gain_over_direct"] = float(direct / result.inv_rate)
         print_json("plan", {**figures, **at, **_sized_record(sized), **added, "model": model_record(assumed)})
         return
     timed = [*_pipelined_fields(pipelined, steady), *_sized_fields(sized)]
+    if direct is not None and result.inv_rate:
+        rate = bandwidth_text(*rates(problem, direct))
+        timed.insert(
+            0, ("gain over direct", f"{float(direct / result.inv_rate):.3g}x (direct exchange {rate})")
+        )
     timed.append(("message size", _reach_text(reached, assumed)))
     if sums is not None:
         timed.append(("sums", sums.words))
@@ -372,6 +388,7 @@ MAKING = {
     "in_network": "--in-network",
     "ring": "--ring",
     "weights": "--weights",
+    "demands": "--demands",
     "model": "--model",
 }
 """Options of `plan` that say how trees are made, or for what; a repair has them from the plan."""

@@ -217,6 +217,7 @@ class VerifiedPlanJson(
 class PlannedResultJson(VerifiedPlanJson):
     """A verified plan, its rate and the optimum."""
 
+    optimum_algbw_exact: Annotated[Exact, former("optimum_algbw_exact_gb_per_s")]
     ring_algbw_exact_gb_per_s: Exact | None
     ring_algbw_exact: Annotated[Exact | None, former("ring_algbw_exact_gb_per_s")]
     ring_gain: float | None
@@ -279,6 +280,7 @@ class PlanJson(PlannedResultJson, SteadyRatesJson):
     reached_at_64_gib_algbw_gb_per_s: NotRequired[float]
     algbw_gb_per_s_at_64_gib: NotRequired[Annotated[float, former("reached_at_64_gib_algbw_gb_per_s")]]
     planned_for: NotRequired[PlannedForJson]
+    gain_over_direct: NotRequired[float]
     sums: NotRequired[SumOrderJson | None]
     sizes: NotRequired[list[PlannedTimeJson]]
     untried_names: NotRequired[list[str]]

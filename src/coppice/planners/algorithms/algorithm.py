@@ -31,6 +31,8 @@ class AlgorithmCase:
     # Value of every parameter that the algorithm declares
     parameters: Mapping[str, Value] = field(default_factory=dict)
     order: tuple[int, ...] | None = None  # `order[p]` is the rank at position p; None is rank order
+    # Relative size of the block of an all-to-all from each rank to each; None: equal ones
+    demands: tuple[tuple[int, ...], ...] | None = None
 
     @property
     def size(self) -> int:

@@ -61,6 +61,7 @@ _FAMILIES = {
     "hierarchies.levels.TORUS": "2d-torus blueconnect",
     "exchanges.trivance.TRIVANCE": "trivance",
     "hierarchies.two_level.TWO_LEVEL": "two-level",
+    "exchanges.two_stage.TWO_STAGE": "two-stage fast sabre direct",
     "direct.straight.TWO_PROC": "two-proc",
 }
 """Algorithms, or tuples of them, by module, with their names, in the order of listings; of equally fast ones the first
@@ -107,14 +108,14 @@ def find(name: str, collective: Collective) -> Algorithm:
 
 def case_of(
     entry: Algorithm,
-    problem: Problem,  # What to plan; weights and demands must be equal ones
+    problem: Problem,  # What to plan; weights must be equal ones
     parameters: Mapping[str, Value | str] | None = None,  # Values of parameters, as numbers or text
     *,
     order: tuple[int, ...] | None = None,  # Rank at each position; None is rank order
 ) -> AlgorithmCase:
     """Instance of a problem for ``entry``, with a value for every parameter."""
     check_problem(problem)
-    if problem.weights is not None or problem.demands is not None:
+    if problem.weights is not None:
         raise InputError(
             f"algorithm {entry.name} moves equal blocks: leave out `weights`, or plan with `algorithm=forest`."
         )
@@ -130,7 +131,12 @@ def case_of(
     if order is not None and root >= 0:
         root = order.index(root)
     return AlgorithmCase(
-        topology=problem.topology, collective=problem.collective, root=root, parameters=values, order=order
+        topology=problem.topology,
+        collective=problem.collective,
+        root=root,
+        parameters=values,
+        order=order,
+        demands=problem.demands,
     )
 
 

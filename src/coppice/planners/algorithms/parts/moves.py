@@ -46,9 +46,10 @@ def whole(case: AlgorithmCase, parts: int = 1) -> ChunkLayout:
 
 
 def pairs(case: AlgorithmCase) -> ChunkLayout:
-    """One block per pair of positions for all-to-all: chunk ``source * P + destination``."""
+    """One block per pair of positions for all-to-all: chunk ``source * P + destination``, as large as demanded."""
     count = case.size * case.size
-    return ChunkLayout(np.ones(count, dtype=np.int64), np.arange(count), 1)
+    sizes = np.ones(count) if case.demands is None else np.array(case.demands).ravel()
+    return ChunkLayout(sizes.astype(np.int64), np.arange(count), 1)
 
 
 class Moves:
