@@ -17,7 +17,7 @@ import time
 from dataclasses import dataclass
 from fractions import Fraction
 from functools import lru_cache
-from math import log
+from math import inf, log
 
 import numpy as np
 from numpy.typing import NDArray
@@ -183,21 +183,40 @@ _GENTLE = 30.0
 _STEEPEST = 50_000.0
 
 
-def _fill(native: _core.TwoStage, deal: Deal | None, bound: float, *, apart: bool) -> None:
-    """Deal as told, or in the best way of those that take few hops."""
+class _Best:
+    """The best state that a native split has been in."""
+
+    def __init__(self, native: _core.TwoStage) -> None:
+        self.native = native
+        self.worst = inf
+        self.keep()
+
+    def keep(self) -> None:
+        """Keep the present state, if it is better."""
+        if self.native.worst() < self.worst:
+            self.worst, self.load, self.parts = self.native.worst(), self.native.loads(), self.native.parts()
+
+
+def _dealt(native: _core.TwoStage, deal: Deal | None, bound: float, *, apart: bool) -> _Best:
+    """Deal as told, or in the best way: of those that reach the bound the one of fewest hops."""
     if deal is not None:
         native.fill(deal)
-        return
-    tried: dict[Deal, float] = {}
-    for each in (Deal.TARGET if apart else Deal.DIRECT, Deal.TARGET, Deal.BALANCED):
-        if each not in tried:
-            native.fill(each)
-            tried[each] = native.worst()
-        if tried[each] <= bound:
-            return
-    best = min(tried, key=tried.__getitem__)
-    if best is not Deal.BALANCED:
-        native.fill(best)
+        return _Best(native)
+    direct = () if apart else (Deal.DIRECT,)
+    best: _Best | None = None
+    chosen = Deal.BALANCED
+    for each in (*direct, Deal.TARGET, Deal.BALANCED, Deal.KEPT, Deal.EVEN):
+        native.fill(each)
+        if best is None:
+            best, chosen = _Best(native), each
+        elif native.worst() < best.worst:
+            chosen = each
+            best.keep()
+        if best.worst <= bound:
+            return best
+    native.fill(chosen)
+    assert best is not None
+    return best
 
 
 def two_stages(
@@ -247,7 +266,7 @@ def two_stages(
     )
     proved, length = cut_lengths(topology, demand)
     bound = float(proved) / topology.denominator * scale
-    _fill(native, deal, bound, apart=not len(boxes.cross))
+    kept = _dealt(native, deal, bound, apart=not len(boxes.cross))
     deadline, done, steepness = time.monotonic() + time_limit, 0, _GENTLE
     best: NDArray[np.float64] | None = None
     while (
@@ -257,6 +276,7 @@ def two_stages(
         and time.monotonic() < deadline
     ):
         native.sweep(steepness)
+        kept.keep()
         done += 1
         if done % _SWEEPS_PER_LOOK:
             continue
@@ -271,8 +291,7 @@ def two_stages(
     if best is not None:
         integers = integer_lengths(best)
         proved, length = max((proved, length), (length_bound(topology, demand, integers), integers))
-    load = native.loads()
-    source, target, way, amount = native.parts()
+    load, (source, target, way, amount) = kept.load, kept.parts
     crossing = source // boxes.width != target // boxes.width
     via = np.minimum(way, boxes.width - 1)
     direct = way == boxes.width
