@@ -36,12 +36,8 @@ if TYPE_CHECKING:
 
 
 @with_options(
-<<<<<<< HEAD
-    "topology boxes collective root weights sizes model trees groups job global_batch priority ranks relays in_network "
-=======
-    "topology boxes collective root weights demands sizes model trees groups job global_batch ranks relays in_network "
->>>>>>> b558d1b1 (All-to-all of unequal blocks between boxes: dealt to rails by a native core, with exact loads and a bound)
-    "rates settings round_digits output as_json"
+    "topology boxes collective root weights demands sizes model trees groups job global_batch priority ranks relays "
+    "in_network rates settings round_digits output as_json"
 )
 def bound(
     asked: ProblemOptions,

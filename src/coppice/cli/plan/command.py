@@ -50,13 +50,8 @@ if TYPE_CHECKING:
 
 @with_options(
     "context topology collective algorithm parameters order relay_gpus trees sizes effort least_gain prefer "
-<<<<<<< HEAD
     "deterministic groups job global_batch priority repair output boxes "
-    "root weights ranks relays in_network ring model rates settings round_digits "
-=======
-    "deterministic groups job global_batch repair output boxes "
     "root weights demands ranks relays in_network ring model rates settings round_digits "
->>>>>>> b558d1b1 (All-to-all of unequal blocks between boxes: dealt to rails by a native core, with exact loads and a bound)
     "as_json"
 )
 def plan(
