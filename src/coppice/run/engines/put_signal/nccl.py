@@ -63,12 +63,12 @@ def _release(nccl: Any) -> tuple[int, ...]:
 def _supported(group: Any) -> bool:
     """Whether NCCL puts between the ranks of a communicator, as far as it can be asked.
 
-    Bindings for a later NCCL than the one that is loaded cannot ask; then the first put tells.
+    Bindings for a later NCCL than the loaded one cannot ask; then the first put decides.
     """
     try:
         return bool(group.host_rma_support)
     except Exception as error:  # noqa: BLE001 (of the library, whose classes are not known without it)
-        _LOG.info("NCCL does not say whether it puts: %s", error)
+        _LOG.info("NCCL could not be asked for hostRmaSupport: %s", error)
         return True
 
 
