@@ -38,7 +38,7 @@ class Effort:
 
 EFFORTS: Mapping[str, Effort] = {
     "quick": Effort(catalogue=0, ordering=0, growing=0),
-    "normal": Effort(catalogue=2**23, ordering=2**20, growing=2**10),
+    "normal": Effort(catalogue=2**22, ordering=2**20, growing=2**10),
     "high": Effort(catalogue=2**26, ordering=2**24, growing=2**17),
 }
 
