@@ -104,7 +104,7 @@ def test_an_old_driver_is_told(library: str, tmp_path: Path) -> None:
 
 
 def test_nvcc_takes_the_exported_kernel_with_its_headers(library: str, tmp_path: Path, run: Run) -> None:
-    """Nothing in it is deprecated in this release. The kernel cannot run here: threads run it in tests/export."""
+    """It cannot run here: threads run it in tests/export, where aborting its communicator ends it."""
     headers, compiler = Path(library).parent / "include", shutil.which("nvcc")
     if compiler is None or not (headers / "nccl_device.h").is_file():
         pytest.skip("needs nvcc, and NCCL's headers in include/ beside the library")
