@@ -248,3 +248,10 @@ def test_changes_bring_something_to_the_step_of_a_job(tmp_path: Path) -> None:
         coppice.advise(cluster, parallel="tp=8,dp=2")
     with pytest.raises(InputError, match="expected a job with NCCL"):
         coppice.advise(cluster, library="mpich", **words)
+
+
+def test_what_nvidia_smi_printed_is_advised_for_nccl() -> None:
+    """The number of links fits no generation here, and NCCL runs there all the same."""
+    text = "        GPU0    GPU1\nGPU0     X      NV8\nGPU1    NV8      X\n"
+    with pytest.warns(UserWarning, match="GPU model is not in the text"):
+        assert usual_library(coppice.load(text)) == "nccl"

@@ -254,7 +254,8 @@ def usual_library(topology: Topology) -> str:
     arch = {each for each in topology.arch if each is not None}
     if any(each.startswith("gfx") for each in arch):
         return "rccl"
-    return "nccl" if arch or machines_of(topology).generation is not None else "open-mpi"
+    nvidia = topology.source.startswith(("nvidia-smi", "NCCL"))
+    return "nccl" if arch or nvidia or machines_of(topology).generation is not None else "open-mpi"
 
 
 def _version(library: str, logs: Sequence[Log]) -> tuple[str, str]:
