@@ -71,7 +71,7 @@ class Packer {
       learn(std::move(tight));
     }
     if (!options_.always_exhaustive)
-      most_checks_ = result_.stats.checks + (options_.most_checks < 0 ? fast_checks(graph_) : options_.most_checks);
+      most_checks_ = result_.stats.checks + (options_.most_checks < 0 ? fast_checks(graph_, terminal_) : options_.most_checks);
     try {
       search();
     } catch (const BudgetSpent&) {
@@ -470,8 +470,11 @@ class Packer {
 
 }  // namespace
 
-std::int64_t fast_checks(const Digraph& graph) {
-  return 100 + static_cast<std::int64_t>(graph.num_vertices()) + graph.num_arcs();
+std::int64_t fast_checks(const Digraph& graph, std::span<const std::uint8_t> terminal) {
+  std::int64_t checks = 100 + static_cast<std::int64_t>(graph.num_vertices()) + graph.num_arcs();
+  for (Vertex v = 0; v < graph.num_vertices(); ++v)
+    if (!terminal[v]) checks += static_cast<std::int64_t>(graph.in(v).size() * graph.out(v).size());
+  return checks;
 }
 
 Packing pack_trees(const Digraph& graph, std::span<const std::uint8_t> terminal, std::span<const Amount> roots,
