@@ -125,6 +125,21 @@ def test_automatic_number_of_trees_keeps_its_promise(run: Run) -> None:
     assert 1 < ratio <= Fraction(105, 100)
 
 
+def test_demands_and_their_former_option(run: Run, star: Path, tmp_path: Path) -> None:
+    demands = tmp_path / "demands.csv"
+    demands.write_text("0,1,5,1\n1,0,5,1\n1,1,0,1\n1,1,5,0\n")
+    planned = run("plan", star, "-c", "all_to_all", "--demands", demands, "--json")
+    assert planned.json["verified"]
+    assert planned.json["planned_algbw_exact"] == planned.json["optimum_algbw_exact"]
+    assert planned.json["gain_over_direct"] == 1
+    former = run("bound", star, "-c", "all_to_all", "--weights", demands, "--json")
+    assert former.json["algbw_exact"] == planned.json["optimum_algbw_exact"]
+    assert "--demands" in former.err
+    both = run("bound", star, "-c", "all_to_all", "--weights", demands, "--demands", demands)
+    assert both.code == 2
+    assert "leave it out" in both.err
+
+
 def test_weights_root_and_ranks(run: Run, star: Path, tmp_path: Path) -> None:
     weights = tmp_path / "weights.json"
     weights.write_text("[1, 1, 1, 0]")

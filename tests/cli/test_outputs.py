@@ -95,6 +95,7 @@ INPUTS = {
     "--hosts",
     "--secret",
     "--weights",
+    "--demands",
     "--together",
     "--log",
     "--prices",
