@@ -75,6 +75,20 @@ def test_ranks_hold_back_what_is_not_urgent(collective: str) -> None:
     assert fastest(body, 2**18, model=model).time_us > 1.2 * least
 
 
+def test_what_needs_its_steps_goes_in_pieces() -> None:
+    """Ranks that exchange sums do so in one step; pieces pass from level to level while others are still added."""
+    problem, model, size = Problem(preset("dgx-a100", boxes=2), "all_reduce"), model_of(None), 2**16
+    body = from_catalogue(problem, "two-level", {"inside": "at-once", "between": "whole"}).body
+    found = OrderSearch(body, model, 2**18).fastest(size, below_us=np.inf)
+    assert found is not None
+    assert found.pieces > 1
+    assert verify_schedule(found.schedule).ok
+    least, whole = LeastTimes(problem, model).at(size).time_us, fastest(body, size, model=model)
+    assert least < found.time_us < 1.11 * least < 1.19 * least < whole.time_us
+    # Where ranks wait for all of a step, as in MPI, pieces gain nothing.
+    assert OrderSearch(body, model_of("mpi-tcp"), 2**18).fastest(size, below_us=np.inf) is None
+
+
 def test_a_budget_and_a_time_to_undercut_are_kept() -> None:
     problem, model = Problem(preset("dgx-1v"), "all_gather"), model_of(None)
     body = plan(problem, ring=False).plan.body

@@ -3,7 +3,8 @@
 For each protocol the rows are put in the order of their longest ways (:mod:`coppice.planners.ordering`), in as many
 pieces as is fastest, and the fastest of these is justified backwards and forwards while that helps. Then links are
 asked what they would do if they took the most urgent of what waits, and rows are held back until that is their turn.
-The search is limited by the number of transfers that it simulates, so that results do not depend on the machine.
+What needs its steps keeps them, and is cut into pieces that follow each other. The search is limited by the number of
+transfers that it simulates, so that results do not depend on the machine.
 """
 
 from __future__ import annotations
@@ -25,7 +26,7 @@ from coppice.rows import offsets
 from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.lower import chunk_bounds, lower
 from coppice.schedule.messages import messages_of_routed, routed_body
-from coppice.schedule.schedule import Schedule, hops_of, routed
+from coppice.schedule.schedule import Schedule, hops_of, in_pieces, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles
 from coppice.simulation.models import Model, Sharing
@@ -72,30 +73,37 @@ class OrderSearch:
         self.model = model
         self.budget = budget
         self.rows = _plain_rows(body)
+        self.stepped = body if self.rows is None and isinstance(body, Schedule) else None
 
     def fastest(self, size_bytes: int, *, below_us: float) -> Ordered | None:
         """The fastest order that is found; None where none takes less than ``below_us``."""
-        if self.rows is None or not self.rows.num_transfers:
+        rows = self.stepped if self.rows is None else self.rows
+        if rows is None or not rows.num_transfers or (self.rows is None and self.model.steps_bind):
             return None
         best: Ordered | None = None
-        whole = messages_of_routed(routed_body(self.rows), size_bytes, pieces=1, steps_bind=False)
+        whole = messages_of_routed(routed_body(rows), size_bytes, pieces=1, steps_bind=False)
         profiles = [
             (least_in_profile_us(whole, each, self.model), number, each)
-            for number, each in enumerate(transport_profiles(self.model, self.rows.topology))
+            for number, each in enumerate(transport_profiles(self.model, rows.topology))
         ]
         for least_us, _, profile in sorted(profiles, key=lambda each: each[:2]):
             limit = below_us if best is None else min(best.time_us, below_us)
-            if least_us < limit:
+            if least_us >= limit:
+                continue
+            if self.rows is None:
+                best = _faster(best, self._step_by_step(rows, size_bytes, profile))
+            else:
                 best = _faster(best, self._in_pieces(size_bytes, profile))
                 best = _faster(best, self._by_turns(size_bytes, profile))
         if best is None:
             return None
-        first = best
-        best = self._justified(first, size_bytes)
-        if self._spend(2 * first.schedule.num_transfers):
-            behind = self._from_behind(self.rows, size_bytes, first)
-            best = _faster(best, self._justified(behind, size_bytes)) or best
-        best = _faster(best, self._in_waves(size_bytes, first.profile)) or best
+        if self.rows is not None:
+            first = best
+            best = self._justified(first, size_bytes)
+            if self._spend(2 * first.schedule.num_transfers):
+                behind = self._from_behind(rows, size_bytes, first)
+                best = _faster(best, self._justified(behind, size_bytes)) or best
+            best = _faster(best, self._in_waves(size_bytes, first.profile)) or best
         if best.time_us >= below_us or not verify_schedule(best.schedule, relay_gpus=True).ok:
             return None
         return best
@@ -116,6 +124,20 @@ class OrderSearch:
                 cut = by_longest_way(rows, ways, pieces, pieces_first=pieces_first)
                 found = _faster(found, self._timed(cut, size_bytes, pieces, profile))
             if found is None or (best is not None and found.time_us >= best.time_us):
+                break
+            best, pieces = found, 2 * pieces
+        return best
+
+    def _step_by_step(self, rows: Schedule, size_bytes: int, profile: TransportProfile) -> Ordered | None:
+        """The fastest number of pieces of rows that need their steps, each a step behind the one before."""
+        smallest = int(chunk_bounds(rows, size_bytes)[1].max(initial=0))
+        best: Ordered | None = None
+        pieces = 1
+        while pieces <= MOST_PIECES and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
+            if not self._spend(rows.num_transfers * pieces):
+                break
+            found = self._timed(in_pieces(rows, pieces), size_bytes, pieces, profile)
+            if best is not None and found.time_us >= best.time_us:
                 break
             best, pieces = found, 2 * pieces
         return best
