@@ -17,8 +17,10 @@ from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.forest.bounded_height import bounded_trees, least_height
+from coppice.planners.over_boxes import exchanged_over_rails, shapes, spread_over_boxes
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
+from coppice.schedule.schedule import Schedule
 from coppice.simulation.models import Model
 from coppice.simulation.simulator import fastest
 from coppice.text import plural
@@ -51,6 +53,8 @@ _MOST_ORDERED = 5
 _WORTH = 0.98
 """Trees of more hops, or more trees, are looked at where their busiest link carries less than this share."""
 _MOST_RANKS, _MOST_ROWS, _MOST_TREES = 128, 2**14, 32
+_MOST_SPREAD = 2**15
+"""Transfers of a broadcast over boxes that is looked at."""
 _MORE_HOPS = 3
 """Trees are grown with up to so many hops more than the fewest."""
 
@@ -78,6 +82,7 @@ class SizeSearch:
     ) -> None:
         self.problem, self.model, self.effort, self.plain = problem, model, effort, plain
         self.made, self.time_us, self.say = made, time_us, say
+        self._spread: dict[tuple[int, int], Schedule] = {}
 
     def at(self, size_bytes: int, limit_us: float) -> list[Alternative]:
         """What is faster at a size than all there is; nothing where that takes ``limit_us`` at most."""
@@ -92,6 +97,7 @@ class SizeSearch:
                 body, size_bytes, model=self.model, keep_hops=False, below_us=near_us, give_up_us=near_us
             ).time_us
             ranked.append((found, _for_size(one, size_bytes)))
+        ranked += self._over_boxes(size_bytes, best_us)
         ranked = sorted((each for each in ranked if each[0] <= best_us * _NEARBY), key=lambda each: each[0])
         least_us, lowest = ranked[0]
         found_order = self._in_order(ranked[:_MOST_ORDERED], size_bytes, limit_us)
@@ -121,6 +127,55 @@ class SizeSearch:
             if found is not None:
                 best_us, best = found.time_us, _ordered(one, found, size_bytes)
         return best
+
+    def _over_boxes(self, size_bytes: int, best_us: float) -> list[tuple[float, Alternative]]:
+        """What passes between boxes in few messages, with its time; of broadcasts the fastest one."""
+        problem = self.problem
+        if problem.weights is not None or problem.topology.num_ranks > _MOST_RANKS:
+            return []
+        if self._exchanged is not None:
+            time_us = self.time_us(self._exchanged.made.body, size_bytes)
+            return [(time_us, _for_size(self._exchanged, size_bytes))]
+        found: list[tuple[float, Alternative]] = []
+        fastest_in = 0
+        for segments, direct in shapes(self._spread_rows, _MOST_SPREAD):
+            if found and segments > 2 * fastest_in:
+                break  # more of them have been slower
+            if (segments, direct) not in self._spread:
+                made = spread_over_boxes(problem, segments=segments, direct=direct)
+                assert made is not None
+                self._spread[segments, direct] = made
+            body = self._spread[segments, direct]
+            below_us = min([best_us * _NEARBY, *(time_us for time_us, _ in found)])
+            time_us = fastest(
+                body, size_bytes, model=self.model, pieces=1, keep_hops=False, below_us=below_us
+            ).time_us
+            if not found or time_us < found[-1][0]:
+                parameters: dict[str, Parameter] = {
+                    "over_boxes": "spread",
+                    "segments": segments,
+                    "direct": direct,
+                }
+                made_for = PlannerOutput(body=body, parameters=parameters)
+                name = f"spread over boxes in {plural(segments, 'segment')}"
+                found = [(time_us, Alternative(name=name, made=made_for, size_bytes=size_bytes))]
+                fastest_in = segments
+        return found
+
+    @cached_property
+    def _exchanged(self) -> Alternative | None:
+        """An all-reduce that crosses between boxes once."""
+        body = exchanged_over_rails(self.problem)
+        if body is None:
+            return None
+        made = PlannerOutput(body=body, parameters={"over_boxes": "exchange"})
+        return Alternative(name="exchange over rails", made=made)
+
+    @cached_property
+    def _spread_rows(self) -> int:
+        """Transfers of a segment of a broadcast over boxes; more than are looked at where there is none."""
+        body = spread_over_boxes(self.problem, segments=1, direct=0)
+        return _MOST_SPREAD + 1 if body is None else body.num_transfers
 
     @cached_property
     def _low(self) -> list[Alternative]:

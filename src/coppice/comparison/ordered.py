@@ -39,6 +39,8 @@ _ROUNDS = 6
 """Passes in each direction in which an order is justified at most."""
 _PATIENCE = 2
 """Passes in a row that gain nothing, after which an order is as good as it gets."""
+_MOST_STEPPED = 8
+"""Pieces of rows with steps: each needs all the steps, of which thread blocks of some runtimes have 64 at most."""
 _WORKERS = 2**20
 """Workers that never keep a message waiting."""
 _LEAST_GAIN = 1e-4
@@ -93,6 +95,7 @@ class OrderSearch:
             if self.rows is None:
                 best = _faster(best, self._step_by_step(rows, size_bytes, profile))
             else:
+                best = _faster(best, self._as_given(size_bytes, profile))
                 best = _faster(best, self._in_pieces(size_bytes, profile))
                 best = _faster(best, self._by_turns(size_bytes, profile))
         if best is None:
@@ -107,6 +110,15 @@ class OrderSearch:
         if best.time_us >= below_us or not verify_schedule(best.schedule, relay_gpus=True).ok:
             return None
         return best
+
+    def _as_given(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
+        """The rows as they stand, whose order a planner may have chosen, or held back by it."""
+        rows = self.rows
+        assert rows is not None
+        if self.model.sharing is not Sharing.FIFO or not self._spend(3 * rows.num_transfers):
+            return None
+        found = self._timed(rows, size_bytes, 1, profile)
+        return _faster(found, self._timed(self._held_back(rows, size_bytes, profile), size_bytes, 1, profile))
 
     def _in_pieces(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
         """The fastest number of pieces in the order of the longest ways."""
@@ -133,7 +145,7 @@ class OrderSearch:
         smallest = int(chunk_bounds(rows, size_bytes)[1].max(initial=0))
         best: Ordered | None = None
         pieces = 1
-        while pieces <= MOST_PIECES and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
+        while pieces <= _MOST_STEPPED and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
             if not self._spend(rows.num_transfers * pieces):
                 break
             found = self._timed(in_pieces(rows, pieces), size_bytes, pieces, profile)

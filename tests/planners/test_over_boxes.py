@@ -1,0 +1,74 @@
+"""Schedules over boxes: verified on any root and with lost NICs, and near the least time where others are not."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from coppice.bounds.problem import Problem
+from coppice.comparison.ordered import OrderSearch
+from coppice.planners.over_boxes import exchanged_over_rails, rails, spread_over_boxes
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.simulation.least_time import LeastTimes
+from coppice.simulation.models import model_of
+from coppice.topology.model import Topology
+from coppice.topology.operations import remove_nodes
+from coppice.topology.presets import preset
+
+DEAD = remove_nodes(preset("dgx-a100", boxes=2), ["box0/nic0"])
+CLUSTERS = [
+    DEAD,
+    preset("dgx-a100", boxes=3),
+    preset("mi250", boxes=2),
+    preset("fat-tree", leaves=3, gpus_per_leaf=2),
+]
+
+
+@pytest.mark.parametrize("topology", CLUSTERS, ids=lambda topology: topology.name)
+def test_they_perform_their_collectives(topology: Topology) -> None:
+    exchange = exchanged_over_rails(Problem(topology, "all_reduce"))
+    assert exchange is not None
+    assert verify_schedule(exchange).ok
+    for root in (0, topology.num_ranks - 1):
+        for collective in ("broadcast", "reduce"):
+            problem = Problem(topology, collective, root=root)
+            for segments, direct in ((1, 0), (1, 1), (3, 1)):
+                found = spread_over_boxes(problem, segments=segments, direct=direct)
+                assert found is not None
+                assert verify_schedule(found).ok
+                assert found.num_transfers == found.num_chunks * (topology.num_ranks - 1)
+
+
+def test_no_box_sends_a_part_more_often_than_it_must() -> None:
+    """But for the last segment the root's box sends each part once, and each other box two thirds of them."""
+    topology = preset("dgx-a100", boxes=4)
+    found = spread_over_boxes(Problem(topology, "broadcast", root=3), segments=4, direct=1)
+    assert found is not None
+    host = topology.host[topology.rank_nodes]
+    early = found.chunk < found.num_chunks * 3 // 4
+    crosses = host[found.src] != host[found.dst]
+    parts = int(early.sum()) // 31
+    sent = [int((crosses & early & (host[found.src] == box)).sum()) for box in range(4)]
+    assert sent == [parts, *[parts * 2 // 3] * 3]
+    assert int((crosses & ~early & (host[found.src] > 0)).sum()) == 0
+
+
+def test_a_gpu_without_nic_takes_part_through_others() -> None:
+    assert rails(DEAD) is not None
+    problem, model = Problem(DEAD, "all_reduce"), model_of(None)
+    body = exchanged_over_rails(problem)
+    assert body is not None
+    lost = int(DEAD.rank[DEAD.node_ids.index("box0/gpu0")])
+    host = DEAD.host[DEAD.rank_nodes]
+    assert not ((host[body.src] != host[body.dst]) & ((body.src == lost) | (body.dst == lost))).any()
+    found = OrderSearch(body, model, 2**16).fastest(4096, below_us=np.inf)
+    assert found is not None
+    assert found.time_us < 1.05 * LeastTimes(problem, model).at(4096).time_us
+
+
+def test_there_are_none_without_boxes() -> None:
+    ring = preset("ring", gpus=6)
+    assert rails(ring) is None
+    assert exchanged_over_rails(Problem(ring, "all_reduce")) is None
+    assert spread_over_boxes(Problem(ring, "broadcast", root=0), segments=2, direct=0) is None
+    assert exchanged_over_rails(Problem(DEAD, "all_gather")) is None
