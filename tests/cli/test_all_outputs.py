@@ -55,6 +55,7 @@ RUNS = {
     ),
     "plan-groups": (
         "plan dgx-a100 --groups tp=4,dp=2 --priority dp",
+        "plan dgx-a100 --groups tp=2,dp=2 --order topology",
         "plan dgx-a100 --boxes 2 --groups tp=8,pp=2 --job gpt-7.5b --global-batch 32",
     ),
     "plan": (

@@ -28,30 +28,10 @@ from coppice.schedule.verification.verify import verify_plan
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.topology import preset, subset
 from coppice.topology.model import Topology
+from support.benchmark_scripts import load_benchmark
 from support.group_cases import cases
 
-JOBS = [
-    ("dgx-a100", 2, "tp=8,dp=2", "gpt-175b", 16),
-    ("dgx-a100", 4, "tp=4,dp=8", "gpt-175b", 16),
-    ("dgx-a100", 4, "tp=2,pp=4,dp=4", "gpt-175b", 32),
-    ("dgx-a100", 8, "tp=8,pp=4,dp=2", "gpt-175b", 32),
-    ("dgx-a100-pcie", 2, "tp=4,dp=4", "gpt-7.5b", 16),
-    ("dgx-1v", 1, "tp=2,dp=4", "gpt-175b", 64),
-    ("dgx-1v", 1, "tp=4,dp=2", "gpt-175b", 64),
-    ("dgx-1v", 2, "tp=4,dp=4", "gpt-7.5b", 16),
-    ("dgx-h100", 4, "tp=8,dp=4", "llama3-70b", 16),
-    ("dgx-h100", 8, "tp=8,pp=2,dp=4", "gpt-175b", 64),
-    ("dgx-h100", 8, "tp=4,cp=2,dp=8", "llama3-70b", 64),
-    ("dgx-h100", 8, "pp=4,ep=16,dp=16", "deepseek-v3", 64),
-    ("dgx-h100", 4, "ep=8,dp=32", "mixtral-8x7b", 64),
-    ("mi250", 2, "tp=4,dp=8", "gpt-175b", 64),
-    ("mi250", 2, "tp=8,dp=4", "gpt-175b", 64),
-    ("mi250", 2, "tp=16,dp=2", "gpt-7.5b", 32),
-    ("gb200-nvl72", 1, "tp=8,dp=9", "gpt-175b", 72),
-    ("gb200-nvl72", 1, "tp=4,pp=2,dp=9", "gpt-175b", 72),
-    ("mi300x", 2, "tp=8,dp=2", "llama3-70b", 16),
-    ("mi300x", 2, "tp=4,dp=4", "llama3-70b", 16),
-]
+JOBS = load_benchmark("joint_cases").JOBS
 
 
 def carried(found: JointPlan) -> dict[tuple[str, str], Fraction]:
@@ -270,10 +250,9 @@ def test_what_cannot_be_planned_is_refused(tmp_path: Path) -> None:
 
 @pytest.mark.slow
 @pytest.mark.parametrize(
-    ("name", "boxes", "groups"), [("dgx-a100", 64, "tp=8,pp=8,dp=8"), ("gb200-nvl72", 7, "tp=8,dp=63")]
+    ("name", "boxes", "groups", "job", "batch"), load_benchmark("joint_cases").LARGE, ids=str
 )
-def test_half_a_thousand_gpus(name: str, boxes: int, groups: str) -> None:
-    found = coppice.plan_groups(
-        preset(name, boxes=boxes), groups=groups, job="gpt-175b", global_batch=64 if boxes == 64 else 63
+def test_half_a_thousand_gpus(name: str, boxes: int, groups: str, job: str, batch: int) -> None:
+    assert (
+        coppice.plan_groups(preset(name, boxes=boxes), groups=groups, job=job, global_batch=batch).gap < 0.01
     )
-    assert found.gap < 0.01

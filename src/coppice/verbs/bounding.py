@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from math import prod
 from typing import TYPE_CHECKING, Annotated, Any
 
 from msgspec import Struct
@@ -67,24 +68,42 @@ class GroupOptions(Struct, frozen=True, kw_only=True):
             )
         return self.groups is not None or self.job is not None
 
-    def exchanged(self, topology: Topology, collective: str) -> tuple[list[GroupDemand], str]:
-        """What all groups exchange, and what it is of."""
+    def exchanged(
+        self, topology: Topology, collective: str, *, positions: int | None = None
+    ) -> tuple[list[GroupDemand], str]:
+        """What all groups exchange, by ranks of the network or by so many positions, and what it is of."""
         from coppice.iteration.costs.traffic import degree_demands, job_demands
         from coppice.iteration.job.job import check_layout, layout_of, model_of
         from coppice.iteration.job_options import JobOptions, parse_degrees
 
         degrees = parse_degrees(self.groups, option="`groups`")
+        ranks = topology.num_ranks if positions is None else positions
         if self.job is None:
-            demands = degree_demands(degrees, collective, GB, topology.num_ranks)
+            demands = degree_demands(degrees, collective, GB, ranks)
             return demands, f"{collective} of 1 GB in each of {self.groups} on {topology.name}"
         job = JobOptions(
             job=self.job, topology=topology.name, parallel=self.groups, global_batch=self.global_batch
         )
         record, _ = job.record()
-        model, layout = model_of(record.model), layout_of(record.layout, topology.num_ranks)
-        check_layout(model, layout, topology.num_ranks, topology.name)
+        model, layout = model_of(record.model), layout_of(record.layout, ranks)
+        check_layout(model, layout, ranks, topology.name)
         title = f"an iteration of {record.model.name or 'the model'} on {topology.name}"
         return job_demands(model, layout), title
+
+    def positions(self) -> int:
+        """GPUs that the degrees ask for.
+
+        Raises:
+            InputError: If there are no degrees.
+        """
+        from coppice.iteration.job_options import parse_degrees
+
+        if self.groups is None:
+            raise InputError(
+                "expected `groups` with `order=topology`, which say how many GPUs are taken: give them."
+            )
+        degrees = parse_degrees(self.groups, option="`groups`")
+        return prod(degree for name, degree in degrees.items() if name not in ("ep", "expert", "chunks"))
 
 
 class GroupBoundOptions(GroupOptions, frozen=True, kw_only=True):

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
     from coppice.comparison.planned import SizedPlan
     from coppice.planners.planning import PlannedResult
     from coppice.planners.together.joint import JointPlan
+    from coppice.planners.together.placing import Placement
     from coppice.schedule.files.set_file import PlanSet
     from coppice.simulation.models import Model
 
@@ -160,6 +161,13 @@ class GroupPlansCall(GroupOptions, frozen=True):
     collective: Annotated[Collective | str, argument("What each group does, without a job.")] = (
         Collective.ALL_REDUCE
     )
+    order: Annotated[
+        str,
+        option(
+            "Which GPU takes which place: as numbered, or as a search finds best (topology), which may leave GPUs out.",
+            choices=("rank", "topology"),
+        ),
+    ] = "rank"
     on_stage: Annotated[
         Callable[[str], None] | None,
         ANYTHING,
@@ -189,18 +197,24 @@ def plan_groups(asked: GroupPlansCall) -> JointPlan:
         >>> [round(float(each) * 1e3, 1) for each in first.seconds_of_classes]
         [5.4, 45.4]
     """
-    return planned_groups(asked, asked.topology, asked.collective, asked.on_stage)[0]
+    found, _, _ = planned_groups(
+        asked, asked.topology, asked.collective, order=asked.order, on_stage=asked.on_stage
+    )
+    return found
 
 
 def planned_groups(
     options: GroupOptions,
     topology: Any,
     collective: Collective | str,
+    *,
+    order: str = "rank",
     on_stage: Callable[[str], None] | None = None,
-) -> tuple[JointPlan, str]:
-    """Verified plans of all groups at once, and what they are of."""
+) -> tuple[JointPlan, str, Placement | None]:
+    """Verified plans of all groups at once, what they are of, and where they are if that was searched."""
     from coppice.bounds.together.check import check_together
     from coppice.planners.together.joint import plan_together
+    from coppice.planners.together.placing import placed_demands, search_placement
     from coppice.topology.load import load
 
     if not options.at_once:
@@ -208,11 +222,19 @@ def planned_groups(
             "expected groups or a job, found neither: give `groups`, such as tp=8,dp=4, or `job`."
         )
     network = load(topology)
-    demands, title = options.exchanged(network, str(Collective.named(collective)))
+    searched = order == "topology"
+    count = options.positions() if searched else None
+    demands, title = options.exchanged(network, str(Collective.named(collective)), positions=count)
+    place = None
+    if count is not None:
+        if on_stage is not None:
+            on_stage("searching which GPUs to take")
+        place = search_placement(network, demands, count)
+        demands = placed_demands(demands, place.order)
     found = plan_together(network, demands, priority=options.priority, on_stage=on_stage)
     for each in found.bounds:
         check_together(each)
-    return found, title
+    return found, title, place
 
 
 def planned_set(

@@ -106,6 +106,12 @@ def _reach(topology: Topology) -> NDArray[np.bool_]:
         reach[nodes] = more
 
 
+def reach_themselves(topology: Topology, demands: Sequence[GroupDemand]) -> bool:
+    """Whether members of all groups reach each other through switches, NICs and members."""
+    reach = _reach(topology)
+    return all(_joined(topology, each, reach) for each in demands)
+
+
 def _joined(topology: Topology, demand: GroupDemand, reach: NDArray[np.bool_]) -> bool:
     """Whether members of each group reach each other through switches, NICs and members."""
     src, dst = topology.src, topology.dst

@@ -118,7 +118,7 @@ def plan(
 
     given = given_options(context)
     if together.at_once:
-        print_group_plans(asked, together, given, output=output, as_json=as_json)
+        print_group_plans(asked, together, given, order=options.order, output=output, as_json=as_json)
         return
     if output is not None and names_folder(output):
         if repair is not None:

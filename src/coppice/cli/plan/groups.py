@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Sequence
 from fractions import Fraction
 from time import process_time
 from typing import TYPE_CHECKING
@@ -17,12 +17,16 @@ if TYPE_CHECKING:
     from coppice.cli.options.inputs import ProblemOptions
     from coppice.outputs.shapes.planning import GroupPlansJson
     from coppice.planners.together.joint import JointPlan
+    from coppice.planners.together.placing import Placement
+    from coppice.topology.model import Topology
     from coppice.verbs.bounding import GroupOptions
+
+_MOST_NAMES = 16
 
 TAKEN = frozenset(
     (
         *("topology", "boxes", "ranks", "relays", "rates", "settings", "round_digits"),
-        *("collective", "groups", "job", "global_batch", "priority", "output", "as_json"),
+        *("collective", "groups", "job", "global_batch", "priority", "order", "output", "as_json"),
     )
 )
 """Options of `plan` that plans of groups have, too."""
@@ -33,6 +37,7 @@ def print_group_plans(
     options: GroupOptions,
     given: Collection[str],  # Options on the command line
     *,
+    order: str,  # `topology`: which GPU takes which place is searched
     output: str | None,  # A folder for the plans
     as_json: bool,
 ) -> None:
@@ -51,14 +56,54 @@ def print_group_plans(
     with Stages() as stages:
         stages.begin("reading the topology")
         topology = asked.load()
-        found, title = planned_groups(options, topology, str(asked.collective), stages.begin)
+        found, title, place = planned_groups(
+            options, topology, str(asked.collective), order=order, on_stage=stages.begin
+        )
         if output is not None:
             stages.begin("writing the plans")
             found.save(output)
     if as_json:
-        print_json("plan-groups", record_of(found))
+        print_json("plan-groups", record_of(found, place))
         return
-    print_fields(title, fields_of(found, output))
+    print_fields(title, [*_place_fields(found.topology, place), *fields_of(found, output)])
+
+
+def _place_fields(topology: Topology, place: Placement | None) -> list[tuple[str, str]]:
+    """Lines about the GPUs that are taken."""
+    if place is None:
+        return []
+    if place.first_seconds is None:
+        beside = "as numbered, groups would not reach each other"
+    elif place.first_seconds > place.seconds:
+        beside = f"as numbered they would take {seconds_text(float(place.first_seconds))} at least"
+    else:
+        beside = "as good as numbered"
+    return [
+        ("GPUs", _names(topology, place.order)),
+        ("searched", f"{plural(place.tried, 'placement')} by the bound of all groups: {beside}"),
+    ]
+
+
+def _names(topology: Topology, order: Sequence[int]) -> str:
+    """The GPUs by name, many by rank."""
+    if len(order) > _MOST_NAMES:
+        return f"ranks {', '.join(_runs(order))}"
+    return ", ".join(topology.node_ids[topology.rank_nodes[rank]] for rank in order)
+
+
+def _runs(order: Sequence[int]) -> list[str]:
+    """Ranks in their order, neighbours as one.
+
+    >>> _runs([4, 5, 6, 0, 2])
+    ['4-6', '0', '2']
+    """
+    found: list[list[int]] = []
+    for rank in order:
+        if found and found[-1][-1] + 1 == rank:
+            found[-1].append(rank)
+        else:
+            found.append([rank])
+    return [str(run[0]) if len(run) == 1 else f"{run[0]}-{run[-1]}" for run in found]
 
 
 def fields_of(found: JointPlan, output: str | None) -> list[tuple[str, str]]:
@@ -118,7 +163,7 @@ def _users(found: JointPlan) -> str:
     return ", ".join(f"{name} {100 * float(share / total):.3g}%" for name, share in shares.items())
 
 
-def record_of(found: JointPlan) -> GroupPlansJson:
+def record_of(found: JointPlan, place: Placement | None) -> GroupPlansJson:
     """The plans as JSON values."""
     from coppice.bounds.together.describe import class_records, limit_words
 
@@ -134,6 +179,7 @@ def record_of(found: JointPlan) -> GroupPlansJson:
         "planned_exact_seconds": str(found.seconds),
         "gap": float(found.gap),
         "shared": found.shared,
+        "rank_order": None if place is None else list(place.order),
         "busiest_link": found.topology.link_name(found.link),
         "verified": True,
         "priority_classes": [{**each, "planned_seconds": float(seconds)} for each, seconds in classes],

@@ -184,6 +184,7 @@ class GroupPlansJson(TypedDict):
     planned_exact_seconds: Exact
     gap: float
     shared: bool
+    rank_order: list[int] | None
     busiest_link: str
     verified: bool
     priority_classes: list[PriorityClassJson]

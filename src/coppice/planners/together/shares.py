@@ -72,7 +72,13 @@ class Shares:
 
     seconds: tuple[float, ...]  # Time in which they suffice for each class and all before it
     of_group: list[NDArray[np.float64]]  # Of each link of the group's part
-    proofs: tuple[PricedProof, ...] = ()  # That no trees are faster, for each class
+    program: _Program  # What they are the optimum of
+    optima: tuple[_Optimum, ...] = ()  # Of each class
+
+    @property
+    def proofs(self) -> tuple[PricedProof, ...]:
+        """That no trees are faster, for each class."""
+        return tuple(self.program.proof(each) for each in self.optima)
 
 
 def shares(topology: Topology, groups: Sequence[Member], busy_bytes: NDArray[np.float64]) -> Shares:
@@ -84,7 +90,7 @@ def shares(topology: Topology, groups: Sequence[Member], busy_bytes: NDArray[np.
         busy_bytes: What each link carries besides, whatever the shares are, in each class (classes x links).
     """
     program = _Program(topology, groups, busy_bytes)
-    proofs = []
+    optima = []
     for place in range(len(busy_bytes)):
         program.look_at(place)
         found = program.solved()
@@ -92,11 +98,11 @@ def shares(topology: Topology, groups: Sequence[Member], busy_bytes: NDArray[np.
             if not program.add_violated():
                 break
             found = program.solved()
-        proofs.append(program.proof())
+        optima.append(program.optimum())
         program.keep(place)
     kept = [_worth_having(each.part, share) for each, share in zip(groups, found.of_group, strict=True)]
     filled = _filled(topology, groups, replace(found, of_group=kept), busy_bytes)
-    return replace(found, of_group=filled, proofs=tuple(proofs))
+    return replace(found, of_group=filled, optima=tuple(optima))
 
 
 def _filled(
@@ -253,7 +259,7 @@ class _Program:
         found = [np.zeros(each.part.num_links) for each in self.groups]
         for place, (number, _) in enumerate(self.phases):
             found[number] += self._of(place) * self.unit
-        return Shares(seconds=tuple(values[: self.classes].tolist()), of_group=found)
+        return Shares(seconds=tuple(values[: self.classes].tolist()), of_group=found, program=self)
 
     def _of(self, place: int) -> NDArray[np.float64]:
         values: NDArray[np.float64] = self._values[self.first[place] : self.first[place + 1]]
@@ -293,12 +299,18 @@ class _Program:
         roots = np.maximum(self._values[first : first + self.groups[number].part.num_ranks], 0.0)
         return tuple(np.round(roots / roots.sum() * _FINE).astype(np.int64).tolist())
 
-    def proof(self) -> PricedProof:
-        """What rows cost at the optimum, as prices of links that prove it."""
+    def optimum(self) -> _Optimum:
+        """What rows cost at the optimum of the class that is looked at."""
         dual = np.maximum(np.array(self.solver.getSolution().row_dual), 0.0)
+        ends = tuple(Fraction(float(end)) for end in self._values[: self.looked_at].tolist())
+        return _Optimum(dual=dual, ends=ends)
+
+    def proof(self, optimum: _Optimum) -> PricedProof:
+        """Prices of links that prove an optimum."""
+        dual = optimum.dual
         weights = np.round(dual / (dual.max(initial=0.0) or 1.0) * _FINE).astype(np.int64)
         found: list[_Weights] = [_Weights() for _ in self.groups]
-        for of, weight in zip(self._rows, weights.tolist(), strict=True):
+        for of, weight in zip(self._rows, weights.tolist(), strict=False):  # rows of later classes came after
             if of is None or not weight:
                 continue
             number, phase = self.phases[of[0]]
@@ -328,14 +340,22 @@ class _Program:
                     gives=tuple(own.gives),
                 )
                 for each, own in zip(self.groups, found, strict=True)
-                if each.place <= self.looked_at
+                if each.place <= len(optimum.ends)
             ),
-            ends=tuple(Fraction(float(end)) for end in self._values[: self.looked_at].tolist()),
+            ends=optimum.ends,
         )
 
     def node_of(self, part: Topology, node: int) -> int:
         """A node of a part, in the whole network."""
         return self.topology.node_index[part.node_ids[node]]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Optimum:
+    """The optimum of one class."""
+
+    dual: NDArray[np.float64]  # What each row costs
+    ends: tuple[Fraction, ...]  # Seconds of the classes before
 
 
 @dataclass(kw_only=True)
