@@ -30,7 +30,7 @@ ROOMS = (
         "topology",
     ),
     *("bounds", "schedule", "program", "planners", "language", "selection", "simulation", "innetwork"),
-    *("comparison", "design", "fitting", "export", "logs", "doctor", "report", "run", "tuning"),
+    *("comparison", "design", "fitting", "export", "logs", "doctor", "report", "diagnosis", "run", "tuning"),
     *("iteration", "advice", "training", "published", "verbs", "cli"),
 )
 # These only re-export, and may import any room.

@@ -71,6 +71,8 @@ RUNS = {
     ),
     "plan-set": (f"plan {STAR} -c all_reduce --sizes 1K:1M:32 -o plans/",),
     "plan-repair": ("plan slower.json --repair plan.json",),
+    "diagnose-design": ("diagnose design dgx-a100", "diagnose design ring --set gpus=4"),
+    "diagnose-results": ("diagnose probes.json",),
     "degrade": (
         f"degrade {STAR} -c all_gather --remove rank3",
         f"degrade {STAR} --slow rank1=50% --size 1K",
@@ -234,6 +236,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "tune export table.csv --to ompi-rules -o rules.conf",
             "tune fit few.jsonl -o few.csv",
             "plan dgx-a100 -c all_gather -o box.json",
+            f"diagnose simulate {STAR} --node rank0=100% -o probes.json",
             "export box.json --to chakra --size 8M -o traces",
         ):
             done = coppice(*words.split())

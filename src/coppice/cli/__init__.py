@@ -51,7 +51,9 @@ COMMANDS = {
         "coppice.cli.bound:bound", "Print the optimal rate of a collective, and its bottleneck cut."
     ),
     "plan": Place("coppice.cli.plan.command:plan", "Plan a collective, verify the plan, print its rate."),
-    "degrade": Place("coppice.cli.degrade:degrade", "Compute what faults cost, and plan for what is left."),
+    "degrade": Place(
+        "coppice.cli.plan.degrade:degrade", "Compute what faults cost, and plan for what is left."
+    ),
     "synthesize": Place(
         "coppice.cli.synthesize:synthesize", "Find a schedule by a published method, and rate it."
     ),
@@ -85,6 +87,9 @@ COMMANDS = {
     "report": Place("coppice.cli.report:report", "Draw a plan and its topology: a page or a picture."),
     "bench": Place("coppice.cli.bench:bench", "Benchmark algorithms against the installed library."),
     "probe": Place("coppice.cli.probe:probe", "Measure the network between launched processes."),
+    "diagnose": Place(
+        "coppice.cli.diagnose:app", "Find the slow link, NIC, GPU, host or switch of a cluster."
+    ),
     "lab": Place("coppice.cli.lab:app", "Emulate a topology on this machine, run programs in it."),
     "switch": Place("coppice.cli.switch:app", "Run and model in-network aggregation."),
     "schema": Place(
@@ -98,7 +103,7 @@ COMMANDS = {
 """Where each command is, and what it does: the help of the program shows that without loading any."""
 
 GROUPS = {
-    "Describe a cluster": ("topology", "probe", "lab"),
+    "Describe a cluster": ("topology", "probe", "diagnose", "lab"),
     "Bound and plan": (
         *("bound", "plan", "degrade", "synthesize", "placement", "algorithms"),
         *("compile", "verify", "explain"),

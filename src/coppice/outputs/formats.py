@@ -24,6 +24,8 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     ),
     "probe": OutputFormat("networks:ProbeJson", ("probe",)),
     "probe-costs": OutputFormat("networks:SignalCostsJson", ("probe --costs",)),
+    "diagnose-design": OutputFormat("networks:ProbeDesignJson", ("diagnose design",)),
+    "diagnose-results": OutputFormat("networks:DiagnosedJson", ("diagnose results",)),
     "lab": OutputFormat("networks:LabJson", ("lab up", "lab status")),
     "lab-check": OutputFormat("networks:LabCheckJson", ("lab check",)),
     "lab-bytes": OutputFormat("networks:LabTrafficJson", ("lab bytes",)),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Annotated, NotRequired, TypedDict
+from typing import Annotated, Any, NotRequired, TypedDict
 
 from coppice.outputs.shapes.nouns import Exact, ModelJson, ParameterJson, former
 
@@ -123,6 +123,68 @@ class ProbeJson(TypedDict):
     optimum_algbw_gb_per_s: float
     all_gather_gb_per_s: Annotated[float, former("optimum_algbw_gb_per_s")]
     links: list[ProbedLinkJson]
+
+
+class DesignedProbeJson(TypedDict):
+    """A flow to measure while the others of its round run."""
+
+    round_number: int
+    rank_pair: list[int]
+    ranks: Annotated[list[int], former("rank_pair")]
+    link_names: list[str]
+    links: Annotated[list[str], former("link_names")]
+    expected_gb_per_s: float
+
+
+class ProbeDesignJson(TypedDict):
+    """`coppice diagnose design`: flows that distinguish slow parts of a network."""
+
+    topology: str
+    topology_sha256: str
+    topology_document: dict[str, Any]
+    part_count: int
+    round_names: list[str]
+    fewest_rounds: int
+    probes: list[DesignedProbeJson]
+    undistinguished: list[list[str]]
+    unseen: list[str]
+
+
+class SlowPartJson(TypedDict):
+    """A slow part of a network."""
+
+    kind: str
+    name: str
+    kept_share: float
+
+
+class OtherPartJson(TypedDict):
+    """A part that may be the slow one."""
+
+    name: str
+    probability: float
+
+
+class FlowEvidenceJson(TypedDict):
+    """A flow that passes a slow part."""
+
+    rank_pair: list[int]
+    measured_gb_per_s: float
+    expected_gb_per_s: float
+
+
+class DiagnosedJson(TypedDict):
+    """`coppice diagnose results`: what is slow by the rates of flows."""
+
+    topology: str
+    culprits: list[SlowPartJson]
+    confidence: float
+    healthy_probability: float
+    others: list[OtherPartJson]
+    noise_share: float
+    flows_seen: int
+    evidence_flows: list[FlowEvidenceJson]
+    cut_links: list[str]
 
 
 class SignalCostsJson(TypedDict):

@@ -1,0 +1,194 @@
+"""Plans after faults: every single fault of four clusters, and sampled pairs of faults.
+
+    python benchmarks/faults.py                        # all
+    python benchmarks/faults.py --pairs 100 --seed 1   # fewer pairs
+    python benchmarks/faults.py --only 'dgx*' --collective all_gather
+    python benchmarks/faults.py --write                # rewrites the tables of faults.md
+
+A fault is a link lost or at half rate, in both directions or in one, or a node lost or at half rate. Faults that a
+symmetry of the cluster turns into each other are looked at once, and counted as many times as there are.
+"""
+
+from __future__ import annotations
+
+import argparse
+import fnmatch
+import random
+import statistics
+from collections import Counter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import NamedTuple
+
+from rich.console import Console
+
+import coppice
+from coppice import UnreachableError
+from coppice.planners.replanning import Replanned, replan_after_faults
+from coppice.topology.model import Topology
+from coppice.topology.operations import remove_links, remove_nodes, scale_nodes, set_link_rate
+from coppice.topology.symmetry import find_symmetry
+from tables import Table, number, replace_generated
+
+HERE = Path(__file__).resolve().parent
+CLUSTERS: dict[str, Callable[[], Topology]] = {
+    "dgx-a100 x 2": lambda: coppice.load("dgx-a100", boxes=2),
+    "dgx-h100 x 4": lambda: coppice.load("dgx-h100", boxes=4),
+    "mi250 x 2": lambda: coppice.load("mi250", boxes=2),
+    "torus 4x4": lambda: coppice.load("torus", dims="4x4"),
+}
+COLLECTIVES = ("all_gather", "all_reduce")
+
+
+class Fault(NamedTuple):
+    """A fault: what is struck, how, and in how many places of the cluster it is the same."""
+
+    names: tuple[str, ...]  # A node, or the two ends of a link
+    kind: str  # lost, slow, lost one way, slow one way
+    alike: int = 1
+
+    def on(self, whole: Topology) -> Topology:
+        """The cluster with it."""
+        if len(self.names) == 1:
+            return (
+                remove_nodes(whole, self.names)
+                if self.kind == "lost"
+                else scale_nodes(whole, {self.names[0]: "50%"})
+            )
+        one_way = self.kind.endswith("one way")
+        if self.kind.startswith("lost"):
+            return remove_links(whole, [(self.names[0], self.names[1])], one_way=one_way)
+        return set_link_rate(whole, self.names[0], self.names[1], "50%", one_way=one_way)
+
+
+def singles(whole: Topology) -> Iterator[Fault]:
+    """Every single fault, one of each orbit of the symmetry of the cluster."""
+    symmetry = find_symmetry(whole)
+    of_link, of_node = symmetry.link_orbit.tolist(), symmetry.node_orbit.tolist()
+    links, nodes = Counter(of_link), Counter(of_node)
+    seen: set[frozenset[int]] = set()
+    for link, (a, b) in enumerate(zip(whole.src.tolist(), whole.dst.tolist(), strict=True)):
+        ends = whole.node_ids[a], whole.node_ids[b]
+        if of_link.index(of_link[link]) == link:
+            for kind in ("lost one way", "slow one way"):
+                yield Fault(ends, kind, links[of_link[link]])
+        back = whole.link_index.get((b, a))
+        both = frozenset((of_link[link], of_link[link if back is None else back]))
+        if both not in seen:
+            seen.add(both)
+            alike = sum(links[orbit] for orbit in both) // 2
+            for kind in ("lost", "slow"):
+                yield Fault(ends, kind, alike)
+    for node, name in enumerate(whole.node_ids):
+        if of_node.index(of_node[node]) == node:
+            for kind in ("lost", "slow"):
+                yield Fault((name,), kind, nodes[of_node[node]])
+
+
+@dataclass
+class Tally:
+    """What became of plans."""
+
+    faults: int = 0
+    cut_off: int = 0
+    results: list[tuple[int, Replanned]] = field(default_factory=list)
+
+    def add(self, plan: coppice.PlannedResult, now: Topology, alike: int) -> None:
+        """Plan after faults."""
+        self.faults += alike
+        try:
+            self.results.append((alike, replan_after_faults(plan, now)))
+        except UnreachableError:
+            self.cut_off += alike
+
+    def row(self, name: str, collective: str) -> tuple[str, ...]:
+        """Cells of a table."""
+        done = sum(alike for alike, _ in self.results)
+
+        def count(wanted: list[bool]) -> str:
+            return str(sum(alike for (alike, _), true in zip(self.results, wanted, strict=True) if true))
+
+        exact = [each.loss == 0 and each.report.ok for _, each in self.results]
+        how = Counter(each.how for _, each in self.results)
+        seconds = [1e3 * each.seconds for _, each in self.results]
+        tallest = max((each.max_height or 0) / (each.before_height or 1) for _, each in self.results)
+        return (
+            name,
+            collective,
+            str(self.faults),
+            str(self.cut_off),
+            f"{count(exact)} of {done}",
+            f"{count([each.is_low for _, each in self.results])} of {done}",
+            number(tallest),
+            f"{number(statistics.median(seconds))} ms",
+            f"{number(max(seconds))} ms",
+            ", ".join(f"{words} {times}" for words, times in sorted(how.items())),
+        )
+
+
+HEADER = (
+    *("cluster", "collective", "faults", "cut off", "at the optimum", "at most twice as high"),
+    *("highest", "median", "longest", "looked at"),
+)
+
+
+def main() -> None:
+    """Run the benchmark."""
+    parser = argparse.ArgumentParser(
+        description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--pairs", type=int, default=1000, help="pairs of faults over all clusters and collectives"
+    )
+    parser.add_argument("--seed", type=int, default=0)
+    parser.add_argument("--only", default="*", metavar="PATTERN", help="clusters, as a shell pattern")
+    parser.add_argument("--collective", choices=COLLECTIVES, action="append", help="may be repeated [all]")
+    parser.add_argument("--write", action="store_true", help="rewrite the tables of faults.md")
+    asked = parser.parse_args()
+    draw = random.Random(asked.seed)
+    one = Table(title="Every single fault", header=HEADER)
+    two = Table(title=f"{asked.pairs} pairs of faults", header=HEADER)
+    each_way = asked.pairs // (len(CLUSTERS) * len(COLLECTIVES))
+    for name, made in CLUSTERS.items():
+        if not fnmatch.fnmatch(name, asked.only):
+            continue
+        whole = made()
+        faults = list(singles(whole))
+        for collective in asked.collective or COLLECTIVES:
+            plan = coppice.plan(whole, collective, ring=False)
+            tally = Tally()
+            for fault in faults:
+                tally.add(plan, fault.on(whole), fault.alike)
+            one.rows.append(tally.row(name, collective))
+            tally = Tally()
+            while tally.faults < each_way:
+                ends = list(zip(whole.src.tolist(), whole.dst.tolist(), strict=True))
+                struck = []
+                for _ in range(2):
+                    a, b = draw.choice(ends)
+                    names = (
+                        (whole.node_ids[a],)
+                        if draw.random() < 0.25
+                        else (whole.node_ids[a], whole.node_ids[b])
+                    )
+                    kinds = (
+                        ("lost", "slow")
+                        if len(names) == 1
+                        else ("lost", "slow", "lost one way", "slow one way")
+                    )
+                    struck.append(Fault(names, draw.choice(kinds)))
+                try:
+                    now = struck[1].on(struck[0].on(whole))
+                except coppice.InputError:  # the second is of what the first took away
+                    continue
+                tally.add(plan, now, 1)
+            two.rows.append(tally.row(name, collective))
+    for table in (one, two):
+        table.show(Console())
+    if asked.write and asked.only == "*" and not asked.collective:
+        replace_generated(HERE / "faults.md", "faults.py", one.markdown() + "\n" + two.markdown())
+
+
+if __name__ == "__main__":
+    main()

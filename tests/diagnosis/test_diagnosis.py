@@ -1,0 +1,157 @@
+"""Probes tell parts apart as they claim, as code finds that does not know them; faults are named right."""
+
+from __future__ import annotations
+
+import json
+from itertools import combinations
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import coppice
+from coppice import InputError
+from coppice.diagnosis.design import ProbeDesign, design_probes
+from coppice.diagnosis.inference import infer
+from coppice.diagnosis.probes import candidates
+from coppice.diagnosis.results import read_results, with_rates
+from coppice.diagnosis.simulated import measure
+
+NETWORKS = {
+    "box": ("dgx-a100", {}),
+    "boxes": ("dgx-a100", {"boxes": 2}),
+    "rails": ("dgx-h100", {"boxes": 4}),
+    "mi250": ("mi250", {}),
+    "torus": ("torus", {"dims": "3x3"}),
+    "ring": ("ring", {"gpus": 5}),
+    "fat-tree": ("fat-tree", {}),
+}
+
+
+@pytest.fixture(scope="module", params=NETWORKS)
+def design(request: pytest.FixtureRequest) -> ProbeDesign:
+    name, options = NETWORKS[request.param]
+    return design_probes(coppice.load(name, **options))
+
+
+def slowed(design: ProbeDesign, name: str) -> frozenset[tuple[int, int]]:
+    """Flows that are slower by more than nothing when a part loses a tenth, from rates computed anew."""
+    rates = measure(design, {name: 0.9}, spread=0.0)
+    return frozenset(
+        (number, int(flow))
+        for number, (now, before) in enumerate(zip(rates, design.healthy, strict=True))
+        for flow in np.flatnonzero(now < before * (1 - 1e-9))
+    )
+
+
+def test_what_is_told_apart_slows_other_flows(design: ProbeDesign) -> None:
+    names = design.parts.names
+    by_flows: dict[frozenset[tuple[int, int]], set[int]] = {}
+    for part, name in enumerate(names):
+        by_flows.setdefault(slowed(design, name), set()).add(part)
+    alike = {frozenset(each) for each in design.undistinguished}
+    unseen = set(design.unseen)
+    found = {frozenset(each - unseen) for each in by_flows.values() if len(each - unseen) > 1}
+    assert found == alike
+
+
+def test_the_number_of_rounds_is_proved_where_it_says_so(design: ProbeDesign) -> None:
+    assert design.fewest <= len(design.rounds)
+    if design.fewest < len(design.rounds) or len(design.rounds) == 1:
+        return
+    offered = list(candidates(design.topology))
+    every = _alike(design, [(each.src, each.dst) for each in offered])
+    for some in combinations(offered, len(design.rounds) - 1):
+        assert _alike(design, [(each.src, each.dst) for each in some]) > every
+        break  # the first is enough to see a proof of the wrong thing; all are tried by the design
+
+
+def _alike(design: ProbeDesign, flows: list[tuple[np.ndarray, np.ndarray]]) -> int:
+    """NetworkParts that are alike, or not seen, in rounds of given flows."""
+    from coppice.diagnosis.design import design_of
+
+    named = [
+        (str(place), list(zip(src.tolist(), dst.tolist(), strict=True)))
+        for place, (src, dst) in enumerate(flows)
+    ]
+    made = design_of(design.topology, named)
+    return sum(len(each) - 1 for each in made.undistinguished) + len(made.unseen)
+
+
+def test_single_faults_are_named_and_health_gives_no_alarm(design: ProbeDesign) -> None:
+    draw = np.random.default_rng(7)
+    alike = {part: set(each) for each in design.undistinguished for part in each}
+    seen = [part for part in range(len(design.parts)) if part not in design.unseen]
+    right = 0
+    for number in range(20):
+        part = seen[int(draw.integers(len(seen)))]
+        share = float(draw.uniform(0.3, 0.7))
+        found = infer(design, measure(design, {design.parts.names[part]: share}, spread=0.02, seed=number))
+        names = {design.parts.names[each] for each in alike.get(part, {part})}
+        right += len(found.culprits) == 1 and found.culprits[0].name in names
+        assert found.confidence < 0.99 or not found.culprits or right
+    assert right >= 19
+    for number in range(10):
+        assert not infer(design, measure(design, {}, spread=0.02, seed=number)).culprits
+
+
+def test_two_faults_are_named() -> None:
+    design = design_probes(coppice.load("dgx-h100", boxes=4))
+    slow = {"box1/gpu3 -> rail3": 0.5, "box2/gpu6": 0.6}
+    found = infer(design, measure(design, slow, spread=0.02))
+    assert {each.name for each in found.culprits} == slow.keys()
+    assert all(abs(each.share - slow[each.name]) < 0.06 for each in found.culprits)
+
+
+def test_a_lost_link_carries_nothing() -> None:
+    whole = coppice.load("torus", dims="3x3")
+    design = design_probes(whole)
+    now = coppice.degrade(whole, remove=[("gpu0", "gpu1")], one_way=True)
+    assert infer(design, measure(design, now=now)).culprits[0].name == "gpu0 -> gpu1"
+
+
+def test_software_that_reaches_less_of_every_rate_is_no_fault() -> None:
+    design = design_probes(coppice.load("dgx-h100", boxes=4))
+    rates = [each * np.where(each > 100, 0.8, 0.93) for each in measure(design, spread=0.01)]
+    assert not infer(design, rates).culprits
+
+
+def test_files_keep_the_answer_and_take_medians(tmp_path: Path) -> None:
+    design = design_probes(coppice.load("dgx-a100", boxes=2))
+    rates = measure(design, {"box1/nic2": 0.6})
+    record = with_rates(design.record(), rates)
+    for probe in record["probes"]:
+        probe["measured_gb_per_s"] = [probe["measured_gb_per_s"]] * 2 + [1e-3]
+    record["probes"][5]["measured_gb_per_s"] = None
+    path = tmp_path / "results.json"
+    path.write_text(json.dumps(record))
+    again, measured = read_results(path)
+    assert np.isnan(measured[0][5])
+    assert again.undistinguished == design.undistinguished
+    assert infer(again, measured).culprits[0].name == "box1/nic2"
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        ({"rank_pair": [0, 99]}, "ranks 0 .. 3, found round 0 and ranks 0, 99"),
+        ({"rank_pair": [1, 1]}, "expected two ranks"),
+        ({"round_number": 7}, "in a round of 2"),
+        ({"measured_gb_per_s": "fast"}, "expected probes with rates"),
+    ],
+)
+def test_wrong_files_are_refused(tmp_path: Path, change: dict[str, object], message: str) -> None:
+    record = design_probes(coppice.load("star", gpus=4)).record()
+    record["probes"][0].update(change)  # type: ignore[typeddict-item]
+    path = tmp_path / "wrong.json"
+    path.write_text(json.dumps(record))
+    with pytest.raises(InputError, match=message):
+        read_results(path)
+
+
+def test_no_rates_are_refused() -> None:
+    design = design_probes(coppice.load("star", gpus=4))
+    with pytest.raises(InputError, match="expected measured rates above 0"):
+        infer(design, [np.full(len(each.src), np.nan) for each in design.rounds])
+    with pytest.raises(InputError, match="expected a rate for every flow"):
+        infer(design, [])
