@@ -75,6 +75,8 @@ WITHOUT = {
     "bench --output": "is started by a launcher",
     "probe --output": "is started by a launcher",
     "probe --costs": "is started by a launcher",
+    "advise --write": "is a folder",
+    "degrade --output": "writes the repaired plan as `plan --repair` does",
     "design --output": "is a folder",
     "switch export --output": "is a folder",
     "tune sweep --output": "measures a library",

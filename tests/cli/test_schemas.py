@@ -287,7 +287,7 @@ def test_missing_keys_are_seen() -> None:
 
 def test_tests_hold_commands_to_their_schemas(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     """A command that prints another key fails its tests."""
-    from coppice.cli import model
+    from coppice.cli.catalogue import model
 
     assert output.document is checked_document
     assert run("model", "list", "--json").code == 0

@@ -250,7 +250,7 @@ def advised(
 
 
 def usual_library(topology: Topology) -> str:
-    """The library of the GPUs of a cluster; Open MPI where nothing says what they are."""
+    """The library of the GPUs of a cluster; Open MPI where their kind is not known."""
     arch = {each for each in topology.arch if each is not None}
     if any(each.startswith("gfx") for each in arch):
         return "rccl"

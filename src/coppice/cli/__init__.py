@@ -78,7 +78,7 @@ COMMANDS = {
     "compare": Place("coppice.cli.compare:compare", "Compare all algorithms over sizes with the bounds."),
     "model": Place("coppice.cli.catalogue.model:app", "List, show and fit time models."),
     "select": Place("coppice.cli.select:select", "Predict the algorithm that a library picks for a call."),
-    "advise": Place("coppice.cli.advise:advise", "Say what to change today for the library installed."),
+    "advise": Place("coppice.cli.advise:advise", "Advise on what to change today for the library installed."),
     "export": Place(
         "coppice.cli.export:export", "Write a plan or tuning for a runtime, a library, a launcher."
     ),

@@ -24,7 +24,7 @@ def advise(
     logs: Annotated[list[Path] | None, *LOGS] = None,
     as_json: JsonOption = False,
 ) -> None:
-    """Say what to change today: what the library picks, what it could pick best, what that brings, how to try it.
+    """Advise on what to change today: what the library picks, what it could pick best, what that brings, how to try it.
 
     NCCL is judged by its own cost model over the channels that its search finds on this cluster; Open MPI and MPICH by
     simulation of all algorithms that they can be told to use. With --log, what was measured comes first, and variables

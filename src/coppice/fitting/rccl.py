@@ -163,7 +163,7 @@ def packed_trees(
         >>> len(made), inv_rate  # two trees of three edges use each of the six pairs once
         (2, Fraction(1, 20))
     """
-    search = _Search(ranks, rates, children=children, trees=trees)
+    search = _RuleSearch(ranks, rates, children=children, trees=trees)
     if not search.start():
         return None
     search.improve(goal)
@@ -186,7 +186,7 @@ def depth_of(parents: tuple[int, ...]) -> int:
     return deepest
 
 
-class _Search:
+class _RuleSearch:
     def __init__(self, ranks: int, rates: Mapping[Pair, Fraction], *, children: int, trees: int) -> None:
         self.ranks, self.rates, self.count = ranks, dict(rates), trees
         self.most = children + 1

@@ -92,7 +92,7 @@ class LibraryAdviceCall(AdviseOptions, frozen=True):
 
 @verb(LibraryAdviceCall)
 def advise(asked: LibraryAdviceCall) -> LibraryAdvice:
-    """Say what to change today: what the library picks, what it could pick best, and what that brings.
+    """Advise on what to change today: what the library picks, what it could pick best, and what that brings.
 
     NCCL is judged by its own cost model over the channels that its search finds on this cluster; Open MPI and MPICH by
     simulation of all algorithms that they can be told to use; what logs measured comes first.

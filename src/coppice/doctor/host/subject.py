@@ -63,7 +63,7 @@ class HostWiring:
         return self.topology.node_ids[self.box.nodes[place]]
 
     def slot(self, place: int) -> Slot | None:
-        """Slot of a node, None where nothing tells it."""
+        """Slot of a node, None where it is not known."""
         text = self.box.slot(place)
         return None if text is None else Slot.of(text)
 
@@ -119,7 +119,7 @@ class HostWiring:
         )
 
     def port(self, nic: int) -> float | None:
-        """Rate of the port of a NIC, None where nothing tells it."""
+        """Rate of the port of a NIC, None where it is not known."""
         cables = [float(rate) for place, rate in self.box.cables if place == nic]
         if cables:
             return sum(cables)
@@ -157,7 +157,7 @@ class HostFile(TuningFile):
 
     @cached_property
     def topology(self) -> Topology | None:
-        """The topology, from the file or beside it."""
+        """The topology, from the file or the one given with it."""
         if self.given is not None:
             return self.given
         if self.is_log or self.is_lspci:

@@ -1,4 +1,4 @@
-"""How many chunks to cut a block into, where nobody says: as many as reach the best rate with whole chunks on links.
+"""How many chunks to cut a block into, where none is given: as many as reach the best rate with whole chunks on links.
 
 A schedule of c chunks for each block is a packing of c trees for each, and links carry whole chunks. The least time
 with so many trees is known exactly (ForestColl's fixed k), so the number is the least that comes within 2% of the best
