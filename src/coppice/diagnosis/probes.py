@@ -49,12 +49,12 @@ class NetworkParts:
 
 
 def parts_of(topology: Topology) -> NetworkParts:
-    """All parts: links first, in order, then nodes, then hosts of several GPUs.
+    """All parts: links first, in order, then nodes, then hosts of several GPUs unless one has all.
 
     >>> from coppice.topology.presets import preset
     >>> parts = parts_of(preset("dgx-a100"))
     >>> len(parts), parts.kinds.count("link"), parts.names[0]
-    (26, 16, 'gpu0 -> nvswitch')
+    (25, 16, 'gpu0 -> nvswitch')
     """
     ids = topology.node_ids
     kinds = [LINK] * topology.num_links
