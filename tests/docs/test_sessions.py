@@ -58,7 +58,7 @@ def test_the_notebook() -> None:
 @pytest.mark.parametrize(
     ("page", "count"),
     [
-        ("tuning.md", 2),
+        ("tuning.md", 3),
         ("selection.md", 3),
         pytest.param("iteration.md", 19, marks=pytest.mark.slow),
         ("jobs.md", 4),
