@@ -71,7 +71,11 @@ RUNS = {
     ),
     "plan-set": (f"plan {STAR} -c all_reduce --sizes 1K:1M:32 -o plans/",),
     "plan-repair": ("plan slower.json --repair plan.json",),
-    "diagnose-design": ("diagnose design dgx-a100", "diagnose design ring --set gpus=4"),
+    "diagnose-design": (
+        "diagnose design dgx-a100",
+        "diagnose design ring --set gpus=4",
+        "diagnose simulate ring --set gpus=4",
+    ),
     "diagnose-results": ("diagnose probes.json",),
     "degrade": (
         f"degrade {STAR} -c all_gather --remove rank3",

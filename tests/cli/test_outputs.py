@@ -78,6 +78,8 @@ WITHOUT = {
     "advise --write": "is a folder",
     "degrade --output": "writes the repaired plan as `plan --repair` does",
     "design --output": "is a folder",
+    "diagnose design --output": "writes what `--json` prints; tests/docs/test_tutorials.py reads it back",
+    "diagnose simulate --output": "writes what `--json` prints; tests/docs/test_tutorials.py reads it back",
     "switch export --output": "is a folder",
     "tune sweep --output": "measures a library",
     "model fit --output": "reads what a benchmark measured",

@@ -44,6 +44,7 @@ SIMULATING = {
 OTHERS = {
     "schema": "what outputs hold",
     "algorithms": "counts of steps",
+    "advise": "each row of times names its model: the library's own, the simulator's, or measurements",
     "claims": "each claim names its command, whose output names its model",
     "verify": "counts",
     "explain": "loads of links",

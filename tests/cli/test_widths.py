@@ -30,6 +30,12 @@ PRINTING = {
     "bound": ("bound dgx-a100 --boxes 2 --collective all_reduce",),
     "plan": ("plan dgx-a100 --boxes 2 -c all_gather -o other.json", "plan star --sizes 1K,1M"),
     "algorithms": ("algorithms", "algorithms -c barrier", "algorithms 2d-torus"),
+    "claims": ("claims T3", "claims MPICH"),
+    "advise": ("advise dgx-a100 --boxes 2 --sizes 1K,64M",),
+    "degrade": ("degrade dgx-a100 --boxes 2 --slow box0/nic3=50% -c all_gather",),
+    "diagnose design": ("diagnose design dgx-a100 --boxes 2",),
+    "diagnose simulate": ("diagnose simulate star --node rank0=100% -o rates.json",),
+    "diagnose results": ("diagnose probes.json",),
     "schema": ("schema",),
     "verify": ("verify plan.json",),
     "explain": ("explain plan.json", "explain plan.json --tree 0"),
@@ -144,6 +150,7 @@ def made(tmp_path_factory: pytest.TempPathFactory) -> Path:
             "plan dgx-a100 --boxes 2 --collective all_gather -o plan.json",
             "export plan.json --to msccl-xml --target msccl --size all -o given.xml",
             f"tune fit {RUNS} -o given.csv",
+            "diagnose simulate star --node rank0=100% -o probes.json",
         ):
             done = coppice(*words.split())
             assert done.exit_code == 0, done.output

@@ -31,6 +31,7 @@ PROGRAMS = re.compile(
 COMPARED = {
     "autolrs.md": "test_autolrs_page.py",
     "blink.md": "test_synthesis_pages.py",
+    "claims.md": "../test_claims.py",
     "comparison.md": "test_comparison_pages.py",
     "design.md": "test_design_page.py",
     "jobs.md": "test_sessions.py",

@@ -18,10 +18,7 @@ from coppice.options.shared import JsonOption, OutputOption, SeedOption
 from coppice.text import columns, number, plural
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
-
-    import numpy as np
-    from numpy.typing import NDArray
+    from collections.abc import Mapping
 
     from coppice.diagnosis.design import ProbeDesign
     from coppice.diagnosis.inference import Diagnosed
@@ -68,7 +65,7 @@ def design(asked: TopologyOptions, *, output: OutputOption = None, as_json: Json
         stages.begin("choosing probes")
         found = design_probes(topology)
     if output is not None:
-        _write(found, None, output)
+        _write(found.record(), output)
     if as_json:
         print_json("diagnose-design", found.record())
     elif str(output) != "-":
@@ -76,9 +73,14 @@ def design(asked: TopologyOptions, *, output: OutputOption = None, as_json: Json
 
 
 @app.command()
-@with_options("topology nodes links removed one_way seed output boxes rates settings")
+@with_options("topology nodes links removed one_way seed output boxes rates settings as_json")
 def simulate(
-    asked: TopologyOptions, faults: Faults, *, seed: SeedOption = 0, output: OutputOption = None
+    asked: TopologyOptions,
+    faults: Faults,
+    *,
+    seed: SeedOption = 0,
+    output: OutputOption = None,
+    as_json: JsonOption = False,
 ) -> None:
     """Write the rates that the probes of a cluster would have with faults, with noise of 3%, to try a diagnosis.
 
@@ -87,11 +89,16 @@ def simulate(
       coppice diagnose simulate dgx-a100 --boxes 2 --slow box1/nic2=60% -o results.json
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.diagnosis.design import design_probes
+    from coppice.diagnosis.results import with_rates
     from coppice.diagnosis.simulated import measure
 
     topology = asked.load()
     found = design_probes(topology)
-    _write(found, measure(found, now=faults.of(topology), seed=seed), output)
+    record = with_rates(found.record(), measure(found, now=faults.of(topology), seed=seed))
+    if output is not None or not as_json:
+        _write(record, output)
+    if as_json:
+        print_json("diagnose-design", record)
 
 
 @app.command()
@@ -124,15 +131,10 @@ def results(
         raise CheckError(f"expected a cluster without slow parts, found {named}: see the flows that show it.")
 
 
-def _write(design: ProbeDesign, measured: Sequence[NDArray[np.float64]] | None, output: Path | None) -> None:
-    """Write the probes, with their rates where there are some."""
+def _write(record: Mapping[str, Any], output: Path | None) -> None:
+    """Write probes, with their rates where they have some."""
     import json
 
-    from coppice.diagnosis.results import with_rates
-
-    record: Mapping[str, Any] = design.record()
-    if measured is not None:
-        record = with_rates(record, measured)
     write_text(json.dumps(record) + "\n", output)
 
 

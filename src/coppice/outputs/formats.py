@@ -24,7 +24,7 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     ),
     "probe": OutputFormat("networks:ProbeJson", ("probe",)),
     "probe-costs": OutputFormat("networks:SignalCostsJson", ("probe --costs",)),
-    "diagnose-design": OutputFormat("networks:ProbeDesignJson", ("diagnose design",)),
+    "diagnose-design": OutputFormat("networks:ProbeDesignJson", ("diagnose design", "diagnose simulate")),
     "diagnose-results": OutputFormat("networks:DiagnosedJson", ("diagnose results",)),
     "lab": OutputFormat("networks:LabJson", ("lab up", "lab status")),
     "lab-check": OutputFormat("networks:LabCheckJson", ("lab check",)),

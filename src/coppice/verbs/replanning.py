@@ -124,8 +124,8 @@ def replan(asked: ReplanCall) -> FaultCosts:
     Examples:
         >>> import coppice
         >>> found = coppice.replan(
-            ...     coppice.load("dgx-a100", boxes=2), "all_gather", nodes={"box0/nic3": "30%"}, remove=["rank7"]
-            ... )
+        ...     coppice.load("dgx-a100", boxes=2), "all_gather", nodes={"box0/nic3": "30%"}, remove=["rank7"]
+        ... )
         >>> found.replanned.loss, found.replanned.report.ok
         (Fraction(0, 1), True)
     """
