@@ -77,10 +77,10 @@ def test_switches_that_help_are_counted_among_what_is_possible() -> None:
 
 CLUSTERS = [
     ("dgx-h100", {"boxes": 1}),
-    ("dgx-h100", {"boxes": 2}),
-    ("dgx-a100", {"boxes": 2}),
+    pytest.param("dgx-h100", {"boxes": 2}, marks=pytest.mark.slow),
+    pytest.param("dgx-a100", {"boxes": 2}, marks=pytest.mark.slow),
     ("dgx-1v", {}),
-    ("mi250", {}),
+    pytest.param("mi250", {}, marks=pytest.mark.slow),
     ("star", {"gpus": 12}),
     ("fat-tree", {"leaves": 3, "gpus_per_leaf": 4}),
     ("ring", {"gpus": 8}),

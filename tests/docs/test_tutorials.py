@@ -13,7 +13,13 @@ NEEDED = {"networkx": "import networkx", "torch": "import torch"}
 """Packages, and what stands on a page that needs them."""
 
 
-@pytest.mark.parametrize("page", FOLLOWED)
+LONG = ("tutorials/network-designer.md", "questions/every-size.md")
+"""Pages that take half a minute or more."""
+
+
+@pytest.mark.parametrize(
+    "page", [pytest.param(page, marks=pytest.mark.slow) if page in LONG else page for page in FOLLOWED]
+)
 def test_a_reader_sees_what_the_page_shows(
     page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

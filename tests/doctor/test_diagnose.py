@@ -32,7 +32,8 @@ def test_the_content_tells_the_target(content: str | bytes, target: str) -> None
 
 
 @pytest.mark.parametrize(
-    ("content", "words"), [(GATHER_XML, "rccl, azure-executor, msccl"), ("1\n2\n", "rccl, .*, mpich-env, host")]
+    ("content", "words"),
+    [(GATHER_XML, "rccl, azure-executor, msccl"), ("1\n2\n", "rccl, .*, mpich-env, host")],
 )
 def test_what_does_not_tell_needs_a_target(content: str, words: str) -> None:
     with pytest.raises(InputError, match=rf"the file does not tell who is to read it: .*one of {words}\.$"):
