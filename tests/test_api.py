@@ -436,6 +436,7 @@ class TestShown:
             "probe": "run",
             "lab": "run",
             "switch": "innetwork",
+            "diagnose": "diagnosis",
             "schema": "outputs",
         }
         for command in COMMANDS:

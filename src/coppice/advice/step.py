@@ -70,7 +70,7 @@ def step_advice(job: TrainingJob, state: NcclState, changes: Sequence[Change]) -
     if len(job.machines.kinds) > 1 or job.machines.gpus != state.topology.num_ranks:
         raise InputError(
             f"expected a job on the {state.topology.num_ranks} ranks of {state.topology.name}, found one on "
-            f"{job.machines.gpus}: give the job this cluster and a layout for it (--parallel)."
+            f"{job.machines.gpus}: give the job this cluster and a layout for it (`parallel`)."
         )
     before, after = NcclCosts(state), NcclCosts(state.after(changes))
     seconds = [_seconds(job, costs) for costs in (before, after)]

@@ -10,6 +10,7 @@ from typing import Literal
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.published.formulas import names_in, value_of
 from coppice.text import suggestion
@@ -120,7 +121,7 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def claims() -> tuple[Claim, ...]:
     """All claims, in the order of the survey."""
     text = files("coppice.published").joinpath("claims.toml").read_text(encoding="utf-8")
-    return tuple(msgspec.convert(tomllib.loads(text), _File).claim)
+    return tuple(msgspec.convert(tomllib.loads(text), decodable(_File)).claim)
 
 
 def claims_of(system: str | None) -> tuple[Claim, ...]:
