@@ -10,6 +10,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.decoding import decode_json
 from coppice.diagnosis.design import ProbeDesign, design_of
 from coppice.errors import InputError
 from coppice.files import read_bytes
@@ -39,13 +40,14 @@ def read_results(path: str | Path) -> tuple[ProbeDesign, list[NDArray[np.float64
         InputError: If it is no such file, or a flow is none between two ranks of its network.
     """
     where = str(path)
-    try:
-        found = msgspec.json.decode(read_bytes(path), type=_Results)
-    except msgspec.MsgspecError as error:
-        raise InputError(
-            f"expected probes with rates in {where}, found something else ({error}): make them with "
+    found = decode_json(
+        read_bytes(path),
+        _Results,
+        lambda fault: (
+            f"expected probes with rates in {where}, found something else ({fault}): make them with "
             "`coppice diagnose design`."
-        ) from None
+        ),
+    )
     topology = load(msgspec.json.encode(found.topology_document))
     by_round: list[list[_Probe]] = [[] for _ in found.round_names]
     for number, probe in enumerate(found.probes):
