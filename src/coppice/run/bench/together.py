@@ -15,6 +15,7 @@ from pathlib import Path
 import msgspec
 
 from coppice.collectives import Collective
+from coppice.decoding import decodable
 from coppice.errors import CoppiceError, InputError
 from coppice.run.bench.measuring import (
     ALWAYS_IN_PLACE,
@@ -182,7 +183,7 @@ def _told(engine: Engine, path: Path, topology: Topology) -> tuple[GroupJob, ...
             mine = msgspec.msgpack.encode(_Listed(jobs=read_group_jobs(path, topology)))
         except CoppiceError as error:
             mine = msgspec.msgpack.encode(_Listed(error=str(error)))
-    found = msgspec.msgpack.decode(engine.exchange(mine)[0], type=_Listed)
+    found = msgspec.msgpack.decode(engine.exchange(mine)[0], type=decodable(_Listed))
     if found.error:
         raise InputError(found.error)
     return found.jobs
