@@ -237,7 +237,7 @@ def _measured(
         number: (times[number], contender.wrong, contender.pieces) for number, (_, contender) in own.items()
     }
     answers = [
-        msgspec.msgpack.decode(each, type=dict[int, tuple[list[float], int, int]])
+        msgspec.msgpack.decode(each, type=decodable(dict[int, tuple[list[float], int, int]]))
         for each in engine.exchange(msgspec.msgpack.encode(told))
     ]
     found = []
