@@ -74,7 +74,7 @@ RUNS = {
     "diagnose-design": (
         "diagnose design dgx-a100",
         "diagnose design ring --set gpus=4",
-        "diagnose simulate ring --set gpus=4",
+        "diagnose simulate ring --set gpus=4 --node rank0=50%",
     ),
     "diagnose-results": ("diagnose probes.json",),
     "degrade": (
