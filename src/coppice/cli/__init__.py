@@ -104,14 +104,13 @@ COMMANDS = {
 
 GROUPS = {
     "Describe a cluster": ("topology", "probe", "diagnose", "lab"),
-    "Bound and plan": (
+    "Bound, plan and compare": (
         *("bound", "plan", "degrade", "synthesize", "placement", "algorithms"),
         *("compile", "verify", "explain"),
+        *("simulate", "compare", "claims", "model", "select", "advise", "report"),
     ),
-    "Compare and choose": ("simulate", "compare", "claims", "model", "select", "advise", "report"),
     "Export and run": ("export", "import", "doctor", "bench", "tune", "logs", "schema"),
-    "Train": ("train",),
-    "Networks and switches": ("design", "switch"),
+    "Train, design networks, use switches": ("train", "design", "switch"),
 }
 """The commands by what people do, as the help of the program lists them."""
 
@@ -278,7 +277,7 @@ class AllCommands(Commands):
         for title, names in GROUPS.items():
             lines += [f"{title}:", *(f"  {name:<10}  {COMMANDS[name].summary}" for name in names)]
         options = [max(option.opts, key=len) for option in self.get_params(ctx)]
-        formatter.write("\n" + "".join(f"{line}\n" for line in [*lines, f"Options: {', '.join(options)}"]))
+        formatter.write("".join(f"{line}\n" for line in [*lines, f"Options: {', '.join(options)}"]))
 
     def shell_complete(self, ctx: Any, incomplete: str) -> Any:
         """Completions of commands and options."""
@@ -305,8 +304,8 @@ app = typer.Typer(
 
 
 @app.callback(
-    help="Find the provably fastest way to run a collective on a cluster, and prove it. TOPOLOGY is a preset "
-    "(`coppice topology list`) or a file, - standard input or output. First: `coppice plan dgx-a100 --boxes 2`."
+    help="Find the provably fastest way to run a collective on a cluster, and prove it. TOPOLOGY is a preset, a file "
+    "or -. First: `coppice plan star`."
 )
 def coppice_command(
     version: Annotated[  # noqa: FBT002 (the command line knows flags by name)
