@@ -9,12 +9,14 @@ from typing import TYPE_CHECKING
 
 from coppice.advice.changes import Change
 from coppice.advice.environment import unset_changes
+from coppice.advice.fabric import order_changes, order_file_name, order_text
 from coppice.advice.hosts import host_changes, host_diagnoses
 from coppice.advice.measured import fit_of, logged_rows, measured_rows, swept_rows
 from coppice.advice.mpi import mpich_rows, open_mpi_rows
 from coppice.advice.nccl import TUNED, NcclState, nccl_rows
 from coppice.advice.rows import AdviceRow
 from coppice.advice.step import StepAdvice, step_advice
+from coppice.advice.topology_file import is_dump, topology_files
 from coppice.advice.writing import (
     AdvisedFile,
     environment_file,
@@ -109,14 +111,7 @@ class LibraryAdvice(Brief):
                 for one in self.hosts
                 for each in one.findings
             ],
-            "job_step": None
-            if self.step is None
-            else {
-                "job": self.step.name,
-                "picked_seconds": self.step.picked_seconds,
-                "best_seconds": self.step.best_seconds,
-                "rows": [row.record() for row in self.step.rows],
-            },
+            "job_step": None if self.step is None else self.step.record(),
             "assumptions": list(self.assumptions),
             "notes": list(self.notes),
             "files": [
@@ -183,11 +178,24 @@ def advised(
     version, source = _version(name, logs)
     hosts = host_diagnoses(topology, reports or {})
     if name == "nccl":
+        dumps = {file: data for file, data in (reports or {}).items() if is_dump(data)}
         state = NcclState(topology=topology, environment=variables)
         changes += [*unset_changes(variables), *host_changes(hosts)]
+        for seen, correction, corrected in topology_files(topology, dumps):
+            state = replace(state, seen=seen)
+            changes += [] if correction is None else [correction]
+            files += [] if corrected is None else [corrected]
+        for change, order in order_changes(topology):
+            changes.append(change)
+            text, use, judged = order_text(order)
+            files.append(
+                AdvisedFile(name=order_file_name(), what=use, undo=change.undo, text=text, judged=judged)
+            )
         rows = nccl_rows(state, collectives or TUNED, sizes, changes)
         assumptions = state.communicator()[1]
-        step = None if job is None else step_advice(job, state, changes)
+        if job is not None:
+            step = step_advice(job, state, changes)
+            changes = [each for each in changes if not _overruled(each, step)] + [*step.changes]
     elif runs:
         notes.append("what was measured is not simulated as well")
     elif name == "rccl":
@@ -256,6 +264,11 @@ def usual_library(topology: Topology) -> str:
         return "rccl"
     nvidia = topology.source.startswith(("nvidia-smi", "NCCL"))
     return "nccl" if arch or nvidia or machines_of(topology).generation is not None else "open-mpi"
+
+
+def _overruled(change: Change, step: StepAdvice) -> bool:
+    """Whether a change unsets what the step of the job wants set."""
+    return any(change.sets.keys() & each.sets.keys() for each in step.changes)
 
 
 def _version(library: str, logs: Sequence[Log]) -> tuple[str, str]:

@@ -20,6 +20,7 @@ class Change:
     what: str  # What to do, in one sentence
     undo: str  # How it is taken back
     mend: Callable[[Topology], Topology] | None = None  # Makes the cluster what it is then; None: as it is
+    sees: Topology | None = None  # What the library sees of the cluster then; None: what it did before
     sets: Mapping[str, str | None] = field(default_factory=dict)  # Variables that it sets; None unsets one
 
     def record(self) -> AdvisedChangeJson:

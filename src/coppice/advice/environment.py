@@ -6,6 +6,7 @@ from collections.abc import Iterator, Mapping
 from dataclasses import replace
 
 from coppice.advice.changes import Change
+from coppice.advice.channels import LIMITS, most_channels
 from coppice.collectives import Collective
 from coppice.logs.records import collective_named, own_name
 from coppice.selection.nccl.boxes import each_box
@@ -21,6 +22,7 @@ RESTRICTING: Mapping[str, str] = {
     "NCCL_P2P_DISABLE": "NVLink and PCIe between GPUs",
     "NCCL_P2P_LEVEL": "NVLink and PCIe between GPUs",
     "NCCL_NET_GDR_LEVEL": "GPUDirect between GPUs and NICs",
+    **dict.fromkeys(LIMITS, "channels, which carry a share of the bytes each"),
 }
 """Variables that take something from NCCL, with what they take."""
 
@@ -39,6 +41,8 @@ def restricts(name: str, value: str) -> bool:
         return bool(word)
     if name == "NCCL_P2P_DISABLE":
         return word not in ("", "0")
+    if name in LIMITS:
+        return most_channels({name: value}) is not None
     return name in RESTRICTING and word in _OFF
 
 

@@ -7,6 +7,7 @@ from itertools import groupby
 
 from coppice.advice.advise import LIBRARIES, LibraryAdvice
 from coppice.advice.rows import SMALL_BYTES, WORTH, AdviceRow, by_ranges
+from coppice.advice.step import ChannelBudget
 from coppice.text import columns, plural, short_size, time_text
 
 
@@ -35,6 +36,10 @@ def page_lines(advice: LibraryAdvice, *, max_width: int | None = None) -> list[s
         for change in advice.changes:
             gained = [row.gain for row in advice.gaining if row.change in (change.name, "all changes")]
             words = f"up to {max(gained):.3g} times as fast" if gained else "nothing by itself"
+            if advice.step is not None and change in advice.step.changes:
+                step = advice.step
+                times = (_time(1e6 * seconds) for seconds in (step.best_seconds, step.unlimited_seconds))
+                words = "an iteration takes {} instead of {}".format(*times)
             lines += [f"  {change.what}: {words}", f"    undo: {change.undo}"]
     if advice.files:
         lines += ["", "files" if advice.folder is not None else "files (--write DIR writes them)"]
@@ -62,7 +67,9 @@ def _verdict(advice: LibraryAdvice) -> Iterator[str]:
     library = LIBRARIES[advice.library]
     if not gaining:
         calls = plural(len(known), "call")
-        yield f"nothing to change: the pick of {library} is within {WORTH:.0%} of the best it can do in all {calls}"
+        words = f"the pick of {library} is within {WORTH:.0%} of the best it can do in all {calls}"
+        fewer = advice.step is not None and bool(advice.step.changes)
+        yield f"{words}; the step of the job wants fewer channels" if fewer else f"nothing to change: {words}"
         return
     most = max(gaining, key=lambda row: row.gain)
     yield (
@@ -119,7 +126,25 @@ def _step(advice: LibraryAdvice, max_width: int | None) -> list[str]:
         rows = list(members)
         lines.append(f"  {rows[0].collective} of {rows[0].group}")
         lines += [f"    {line}" for line in _table(rows, max_width)]
-    return lines
+    return lines + _budget_lines(step.budgets, max_width)
+
+
+def _budget_lines(budgets: Sequence[ChannelBudget], max_width: int | None) -> list[str]:
+    """Limits on channels, with what they make of the collectives and of the step."""
+    if not any(each.channels is not None for each in budgets):
+        return []
+    cells: list[tuple[str, ...]] = [("channels of", "at most", "their collectives", "iteration")]
+    for _, members in groupby(budgets, key=lambda each: each.group):
+        free, *limits = members
+        best = min((each.seconds for each in limits), default=0.0)
+        for each in (free, *(each for each in limits if each is limits[0] or each.seconds == best)):
+            most = "NCCL's own" if each.channels is None else str(each.channels)
+            cells.append((each.group, most, _time(each.exchange_us), _time(1e6 * each.seconds)))
+    room = None if max_width is None else max_width - 4
+    return [
+        "  channels, each of which takes a processor from products beside it",
+        *(f"    {line}" for line in columns(cells, "lrrr", max_width=room)),
+    ]
 
 
 def _small(advice: LibraryAdvice, max_width: int | None) -> list[str]:
@@ -191,9 +216,12 @@ def trial_lines(advice: LibraryAdvice) -> list[str]:
     before = f"mpirun -np {ranks} {program} -b 1K -e 1G -f 4 -g 1"
     after = f"mpirun -np {ranks} env {sets} {program} -b 1K -e 1G -f 4 -g 1" if sets else before
     lines = [f"before: NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING {before} | tee before.log"]
-    if advice.changes:
+    # A limit in the options of a process group shows in the job alone.
+    own = () if advice.step is None else advice.step.changes
+    changed = bool(sets) or any(change not in own for change in advice.changes)
+    if changed:
         lines.append(f"after:  NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,ENV,TUNING {after} | tee after.log")
-    files = "before.log after.log" if advice.changes else "before.log"
+    files = "before.log after.log" if changed else "before.log"
     return [*lines, f"it worked where the column `time` is lower: coppice logs {files}"]
 
 

@@ -53,7 +53,7 @@ def environment_file(changes: Sequence[Change]) -> Iterator[AdvisedFile]:
             what="`. environment.sh` before the job is launched",
             undo="; ".join(undo),
             text="".join(f"{line}\n" for line in [*(f"# undo: {each}" for each in undo), *lines]),
-            judged="nothing to judge: it takes back variables of the job",
+            judged="nothing to judge: variables of the job",
         )
 
 
@@ -88,7 +88,7 @@ def simulated_rules(
 ) -> Iterator[AdvisedFile]:
     """A rules file of Open MPI for simulated choices; nothing where all are its own."""
     lists = {
-        collective: {topology.num_ranks: merged(_rules(own))}
+        collective: {topology.num_ranks: merged(_rules(own, topology.num_ranks))}
         for collective, own in choices.items()
         if any(choice.id for choice in own)
     }
@@ -116,20 +116,27 @@ def simulated_rules(
     )
 
 
-def _rules(choices: Sequence[OmpiChoice]) -> Iterator[OmpiRule]:
-    """Rules that meet at the geometric mean of neighbouring sizes; beyond the last size Open MPI decides."""
+def _rules(choices: Sequence[OmpiChoice], ranks: int) -> Iterator[OmpiRule]:
+    """Rules that meet at the geometric mean of neighbouring sizes; beyond the last size Open MPI decides.
+
+    The first one reaches down to the largest buffer of whole blocks, since that is what a call of about its size has.
+    """
     before = None
     for choice in sorted(choices, key=lambda each: each.size_bytes):
         first = 0 if before is None else isqrt(before * choice.size_bytes) + 1
         if before is None and choice.id:
             yield OmpiRule(first_bytes=0, id=0)
-            first = choice.size_bytes
+            first = choice.size_bytes - choice.size_bytes % (ranks * _WIDEST)
         yield OmpiRule(
             first_bytes=first, id=choice.id, fanout=choice.fanout, segment_bytes=choice.segment_bytes
         )
         before = choice.size_bytes
     if before is not None:
         yield OmpiRule(first_bytes=before + 1, id=0)
+
+
+_WIDEST = 16
+"""Bytes of the widest usual element, a complex number of double precision."""
 
 
 def simulated_variables(topology: Topology, chosen: Mapping[Collective, str]) -> Iterator[AdvisedFile]:

@@ -23,8 +23,8 @@ if TYPE_CHECKING:
 
 LOGS = (
     option(
-        "Log of the library, result of nccl-tests, runs of `coppice tune sweep`, `lspci -vv` of a host there; may be "
-        "repeated.",
+        "Log of the library, result of nccl-tests, runs of `coppice tune sweep`, of a host there `lspci -vv` or NCCL's "
+        "dump of its topology; may be repeated.",
         "--log",
         metavar="FILE",
     ),
@@ -140,13 +140,20 @@ def read_reports(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
         InputError: If a file cannot be read, or is of no known kind.
     """
     from coppice.advice.hosts import is_lspci
+    from coppice.advice.topology_file import is_dump
     from coppice.files import file_name, read_bytes
     from coppice.logs.reading import read_logs
     from coppice.tuning.records import read_runs
 
     reports = {file_name(path): read_bytes(path) for path in paths}
     swept = [path for path in paths if reports[file_name(path)].startswith(b'{"library":')]
-    others = [path for path in paths if path not in swept and not is_lspci(reports[file_name(path)])]
+    others = [
+        path
+        for path in paths
+        if path not in swept
+        and not is_lspci(reports[file_name(path)])
+        and not is_dump(reports[file_name(path)])
+    ]
     return {"logs": read_logs(others), "runs": read_runs(swept) if swept else (), "reports": reports}
 
 

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import NamedTuple
 
 import numpy as np
@@ -16,6 +17,7 @@ from coppice.iteration.pipeline.order import StagePass, Work
 from coppice.iteration.step.plan import (
     BACKWARD,
     FORWARD,
+    PROCESSORS,
     RECOMPUTE,
     GroupExchange,
     LayerBlock,
@@ -249,13 +251,19 @@ class Rows:
         """Template of a message."""
         return self.overlapped(each.stream, each.exchange, device, each.priority)
 
+    @cached_property
+    def _shares_processors(self) -> bool:
+        """Whether exchanges say themselves what they take of the processors of a device."""
+        inside = (each.loads for stage in self.step.stages for block in stage for each in block.exchanges)
+        return any(PROCESSORS in loads for loads in (*(each.loads for each in self.plan.messages), *inside))
+
     @property
     def _blocks_here(self) -> bool:
         return self.one_stream and self.plan.sends_block
 
     def overlapped(self, stream: str, each: GroupExchange, device: int, priority: int = 0) -> int:
         """Task template of an exchange overlapped with computation."""
-        loads = {**each.loads, "SMs": self.contention} if self.contention else each.loads
+        loads = {**each.loads, PROCESSORS: self.contention} if self.contention else each.loads
         return self.template_table.add(
             f"{stream} {device}", exchange_kind("message", each), device, each.seconds, loads, priority
         )
@@ -279,7 +287,7 @@ class Rows:
         return {Work.BACKWARD: inputs + weights, Work.INPUT: inputs, Work.WEIGHT: weights}[work]
 
     def _compute(self, work: Work, device: int, seconds: float) -> int:
-        loads = {"SMs": 1.0} if self.contention else None
+        loads = {PROCESSORS: 1.0} if self.contention or self._shares_processors else None
         return self.template_table.add(f"device {device}", KIND_OF_WORK[work], device, seconds, loads)
 
     def _inside(self, blocks: Sequence[LayerBlock], work: Work) -> Iterator[GroupExchange]:

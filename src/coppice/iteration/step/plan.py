@@ -12,6 +12,8 @@ from coppice.iteration.pipeline.order import PipelineOrder, StagePass, Work
 
 FORWARD, BACKWARD, RECOMPUTE = "forward", "backward", "recompute"
 NO_LOADS: Mapping[str, float] = {}
+PROCESSORS = "SMs"
+"""What loads the processors of a device, not a link: all of them a computation, some an exchange beside it."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -29,7 +31,8 @@ class GroupExchange:
     @property
     def link(self) -> str:
         """Bottleneck link; empty where none is known."""
-        return max(self.loads, key=lambda name: self.loads[name], default="")
+        links = (name for name in self.loads if name != PROCESSORS)
+        return max(links, key=lambda name: self.loads[name], default="")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -409,6 +409,15 @@ class HostFindingJson(FindingJson):
     file: str
 
 
+class ChannelBudgetJson(TypedDict):
+    """A limit on the channels of a group, and what it makes of a step."""
+
+    group: str
+    channels: int | None
+    communication_seconds: float
+    iteration_seconds: float
+
+
 class AdvisedStepJson(TypedDict):
     """A step of a job, before and after all changes."""
 
@@ -416,6 +425,7 @@ class AdvisedStepJson(TypedDict):
     picked_seconds: float
     best_seconds: float
     rows: list[AdviceRowJson]
+    channel_budgets: list[ChannelBudgetJson]
 
 
 class LibraryAdviceJson(TypedDict):
