@@ -75,6 +75,20 @@ def test_ranks_hold_back_what_is_not_urgent(collective: str) -> None:
     assert fastest(body, 2**18, model=model).time_us > 1.2 * least
 
 
+def test_sums_are_put_where_copies_stand_backwards(monkeypatch: pytest.MonkeyPatch) -> None:
+    problem, model, size = Problem(preset("dgx-a100", boxes=2), "reduce_scatter"), model_of(None), 2**22
+    body = plan(problem).plan.body
+    found = OrderSearch(body, model, 2**18).fastest(size, below_us=np.inf)
+    assert found is not None
+    assert verify_schedule(found.schedule).ok
+    least = LeastTimes(problem, model).at(size).time_us
+    assert least * (1 - 1e-9) <= found.time_us < 1.02 * least
+    monkeypatch.setattr(OrderSearch, "_mirrored", lambda *_: None)
+    forwards = OrderSearch(body, model, 2**18).fastest(size, below_us=np.inf)
+    assert forwards is not None
+    assert forwards.time_us > 1.02 * found.time_us
+
+
 def test_what_needs_its_steps_goes_in_pieces() -> None:
     """Ranks that exchange sums do so in one step; pieces pass from level to level while others are still added."""
     problem, model, size = Problem(preset("dgx-a100", boxes=2), "all_reduce"), model_of(None), 2**16

@@ -13,7 +13,7 @@ from coppice import bound
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.comparison import compare, measurement, planned
-from coppice.comparison.at_size import Effort
+from coppice.comparison.at_size import EFFORTS, Effort, SizeSearch
 from coppice.comparison.measurement import Bodies, candidates, fastest_value
 from coppice.comparison.plan_sets import plan_set
 from coppice.comparison.planned import _of_the_catalogue, _unlike, plan_for
@@ -253,3 +253,25 @@ def test_on_many_ranks_algorithms_that_were_not_tried_are_named() -> None:
     assert "pipeline" in found["some"]
     assert not found["all"]
     assert times["all"] == pytest.approx(times["some"])  # what was tried first is the fastest
+
+
+def test_reductions_over_boxes_are_told_apart_backwards() -> None:
+    """A reduction is cut into segments as its mirror, the broadcast, is, whatever it takes out of order."""
+    topology, model, size = preset("dgx-a100", boxes=4), model_of(None), 2**20
+    segments = {}
+    for collective in ("broadcast", "reduce"):
+        problem = Problem(topology, collective, root=0)
+        search = SizeSearch(
+            problem,
+            model,
+            [],
+            lambda *_: inf,
+            EFFORTS["normal"],
+            plain=bound_of(problem),
+            say=lambda _: None,
+        )
+        (found,) = search._over_boxes(size, inf)
+        segments[collective] = found.one.made.parameters["segments"]
+        assert found.hoped_us <= found.time_us
+    assert segments["reduce"] == segments["broadcast"]
+    assert found.hoped_us < 0.95 * found.time_us

@@ -8,15 +8,18 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
+from math import inf
 
 import numpy as np
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
+from coppice.collectives import Collective
 from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.forest.bounded_height import bounded_trees, least_height
+from coppice.planners.ordering import turned_round
 from coppice.planners.over_boxes import exchanged_over_rails, shapes, spread_over_boxes
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
@@ -59,6 +62,20 @@ _MORE_HOPS = 3
 """Trees are grown with up to so many hops more than the fewest."""
 
 
+@dataclass(frozen=True)
+class _Ranked:
+    """What there is for a size, and what it takes."""
+
+    time_us: float
+    one: Alternative
+    mirrored_us: float = inf  # What it takes backwards
+
+    @property
+    def hoped_us(self) -> float:
+        """What it may take in another order."""
+        return min(self.time_us, self.mirrored_us)
+
+
 class SizeSearch:
     """Search at one size after another of the same problem.
 
@@ -86,8 +103,8 @@ class SizeSearch:
 
     def at(self, size_bytes: int, limit_us: float) -> list[Alternative]:
         """What is faster at a size than all there is; nothing where that takes ``limit_us`` at most."""
-        ranked = [(self.time_us(one.made.body, size_bytes), one) for one in self.made]
-        best_us = min(each_us for each_us, _ in ranked)
+        ranked = [_Ranked(self.time_us(one.made.body, size_bytes), one) for one in self.made]
+        best_us = min(each.time_us for each in ranked)
         if best_us <= limit_us or not self.effort.ordering:
             return []
         for one in self._low:
@@ -96,26 +113,28 @@ class SizeSearch:
             found = fastest(
                 body, size_bytes, model=self.model, keep_hops=False, below_us=near_us, give_up_us=near_us
             ).time_us
-            ranked.append((found, _for_size(one, size_bytes)))
+            ranked.append(_Ranked(found, _for_size(one, size_bytes)))
         ranked += self._over_boxes(size_bytes, best_us)
-        ranked = sorted((each for each in ranked if each[0] <= best_us * _NEARBY), key=lambda each: each[0])
-        least_us, lowest = ranked[0]
-        found_order = self._in_order(ranked[:_MOST_ORDERED], size_bytes, limit_us)
+        lowest = min(ranked, key=lambda each: each.time_us)
+        near = sorted(
+            (each for each in ranked if each.hoped_us <= best_us * _NEARBY), key=lambda each: each.hoped_us
+        )
+        found_order = self._in_order(near[:_MOST_ORDERED], size_bytes, lowest.time_us, limit_us)
         if found_order is not None:
             return [found_order]
-        return [lowest] if least_us < best_us else []
+        return [lowest.one] if lowest.time_us < best_us else []
 
     def _in_order(
-        self, ranked: Sequence[tuple[float, Alternative]], size_bytes: int, limit_us: float
+        self, ranked: Sequence[_Ranked], size_bytes: int, least_us: float, limit_us: float
     ) -> Alternative | None:
-        """One of the alternatives in an order that is faster than all of them, if there is one.
+        """One of the alternatives in an order that is faster than ``least_us``, if there is one.
 
-        Those that are faster as they are come first, and each is searched with half of what is left.
+        Those of which most is hoped come first, and each is searched with half of what is left.
         """
         self.say("looking for the order of transfers")
-        best_us, best = ranked[0][0] * (1 - ORDER_GAIN), None
+        best_us, best = least_us * (1 - ORDER_GAIN), None
         budget = self.effort.ordering
-        for _, one in ranked:
+        for one in [each.one for each in ranked]:
             if best_us <= limit_us:
                 break
             share = budget // 2
@@ -128,15 +147,19 @@ class SizeSearch:
                 best_us, best = found.time_us, _ordered(one, found, size_bytes)
         return best
 
-    def _over_boxes(self, size_bytes: int, best_us: float) -> list[tuple[float, Alternative]]:
-        """What passes between boxes in few messages, with its time; of broadcasts the fastest one."""
+    def _over_boxes(self, size_bytes: int, best_us: float) -> list[_Ranked]:
+        """What passes between boxes in few messages, with its time; of broadcasts and reductions the fastest one.
+
+        Terms that come late keep a sum waiting, which an order mends. So reductions are told apart by what they take
+        backwards, as broadcasts.
+        """
         problem = self.problem
         if problem.weights is not None or problem.topology.num_ranks > _MOST_RANKS:
             return []
         if self._exchanged is not None:
             time_us = self.time_us(self._exchanged.made.body, size_bytes)
-            return [(time_us, _for_size(self._exchanged, size_bytes))]
-        found: list[tuple[float, Alternative]] = []
+            return [_Ranked(time_us, _for_size(self._exchanged, size_bytes))]
+        found: list[_Ranked] = []
         fastest_in = 0
         for segments, direct in shapes(self._spread_rows, _MOST_SPREAD):
             if found and segments > 2 * fastest_in:
@@ -146,11 +169,11 @@ class SizeSearch:
                 assert made is not None
                 self._spread[segments, direct] = made
             body = self._spread[segments, direct]
-            below_us = min([best_us * _NEARBY, *(time_us for time_us, _ in found)])
-            time_us = fastest(
-                body, size_bytes, model=self.model, pieces=1, keep_hops=False, below_us=below_us
-            ).time_us
-            if not found or time_us < found[-1][0]:
+            below_us = min([best_us * _NEARBY, *(each.hoped_us for each in found)])
+            hoped_us = time_us = self._as_it_is_us(body, size_bytes, below_us)
+            if problem.collective is Collective.REDUCE:
+                hoped_us = min(hoped_us, self._as_it_is_us(turned_round(body), size_bytes, below_us))
+            if not found or hoped_us < found[-1].hoped_us:
                 parameters: dict[str, Parameter] = {
                     "over_boxes": "spread",
                     "segments": segments,
@@ -158,9 +181,16 @@ class SizeSearch:
                 }
                 made_for = PlannerOutput(body=body, parameters=parameters)
                 name = f"spread over boxes in {plural(segments, 'segment')}"
-                found = [(time_us, Alternative(name=name, made=made_for, size_bytes=size_bytes))]
+                one = Alternative(name=name, made=made_for, size_bytes=size_bytes)
+                found = [_Ranked(time_us, one, mirrored_us=hoped_us)]
                 fastest_in = segments
         return found
+
+    def _as_it_is_us(self, body: Schedule, size_bytes: int, below_us: float) -> float:
+        """Time of a schedule whose chunks are not cut."""
+        return fastest(
+            body, size_bytes, model=self.model, pieces=1, keep_hops=False, below_us=below_us
+        ).time_us
 
     @cached_property
     def _exchanged(self) -> Alternative | None:

@@ -14,10 +14,12 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.bounds.network import TRANSPOSED
 from coppice.planners.ordering import (
     by_longest_way,
     held_back,
     longest_ways,
+    plainly,
     reordered,
     turned_round,
     without_steps,
@@ -106,6 +108,7 @@ class OrderSearch:
             if self._spend(2 * first.schedule.num_transfers):
                 behind = self._from_behind(rows, size_bytes, first)
                 best = _faster(best, self._justified(behind, size_bytes)) or best
+            best = _faster(best, self._mirrored(size_bytes, first.profile)) or best
             best = _faster(best, self._in_waves(size_bytes, first.profile)) or best
         if best.time_us >= below_us or not verify_schedule(best.schedule, relay_gpus=True).ok:
             return None
@@ -217,6 +220,30 @@ class OrderSearch:
         forwards = replace(turned_round(cut), topology=rows.topology)
         last_first = np.argsort(-timeline.start_us[::-1], kind="stable")
         return self._timed(reordered(forwards, last_first), size_bytes, like.pieces, like.profile)
+
+    def _mirrored(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
+        """As the same transfers are carried out backwards, where links take what has most to follow.
+
+        A sum waits for all its terms, of which the last one is easily late. Backwards it is copied instead, so that
+        nothing waits for more than one receipt, and each row is put where it stands there.
+        """
+        rows = self.rows
+        assert rows is not None
+        if rows.collective not in TRANSPOSED or not self._spend(rows.num_transfers):
+            return None
+        back = OrderSearch(turned_round(rows), self.model, self.budget)
+        found = _faster(back._in_pieces(size_bytes, profile), back._by_turns(size_bytes, profile))
+        self.budget = back.budget
+        if found is None or not self._spend(3 * found.schedule.num_transfers):
+            return None
+        last_us = found.timeline.finish_us.max(initial=0.0)
+        forwards = replace(turned_round(plainly(found.schedule)), topology=rows.topology)
+        begin_us = last_us - found.timeline.finish_us[::-1]
+        done_us = last_us - found.timeline.start_us[::-1]
+        free = reordered(forwards, np.argsort(begin_us, kind="stable"))
+        best = self._timed(free, size_bytes, found.pieces, profile)
+        bound = held_back(forwards, begin_us, done_us)
+        return _faster(best, self._timed(bound, size_bytes, found.pieces, profile))
 
     def _justified(self, first: Ordered, size_bytes: int) -> Ordered:
         """Carried out backwards and forwards while that is faster."""

@@ -42,6 +42,16 @@ def reordered(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
     return replace(schedule, **{name: getattr(schedule, name)[order] for name in columns}, ordered=False)
 
 
+def plainly(schedule: Schedule) -> Schedule:
+    """The rows in their order, which wait for nothing but what they send."""
+    none = np.zeros(schedule.num_transfers + 1, dtype=np.int64)
+    return (
+        replace(schedule, after_start=none, after=np.zeros(0, dtype=np.int32))
+        if len(schedule.after)
+        else schedule
+    )
+
+
 def turned_round(schedule: Schedule) -> Schedule:
     """The same transfers backwards in time: receivers send, what was copied to many is added up, and vice versa.
 

@@ -122,7 +122,8 @@ def spread_over_boxes(problem: Problem, *, segments: int, direct: int) -> Schedu
     if problem.collective is Collective.BROADCAST:
         moves.add(step, src, dst, chunk)
     else:
-        moves.add([max(step) - each for each in step], dst, src, chunk, Op.REDUCE)
+        last = max(step)
+        moves.add([last - each for each in step], dst, src, chunk, Op.REDUCE)
     return _routed(without_steps(moves.schedule()))
 
 
