@@ -16,6 +16,8 @@ from coppice.doctor.job_facts import OPTIONS
 from coppice.export import formats
 from coppice.export.msccl.targets import TARGETS
 from coppice.export.rank_order import LAUNCHERS
+from coppice.innetwork.p4.generator import MODES as FPISA_MODES
+from coppice.innetwork.p4.generator import SYSTEMS as P4_SYSTEMS
 from coppice.innetwork.p4.generator import VARIANTS as P4_VARIANTS
 from coppice.iteration.costs.simulated import CALIBRATED
 from coppice.iteration.frameworks import ATTENTION, FRAMEWORKS, SOFTMAX
@@ -101,3 +103,5 @@ def test_lists_of_names_are_those_of_their_rooms() -> None:
     assert ("auto", *SOFTMAX, *ATTENTION) == names.ATTENTION_KERNELS
     assert names.CALIBRATED == CALIBRATED
     assert P4_VARIANTS == names.P4_VARIANTS
+    assert P4_SYSTEMS == names.P4_SYSTEMS
+    assert FPISA_MODES == names.FPISA_MODES

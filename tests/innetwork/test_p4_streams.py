@@ -6,6 +6,7 @@ from __future__ import annotations
 import random
 import struct
 from dataclasses import dataclass, field
+from typing import Any
 
 import numpy as np
 import pytest
@@ -83,25 +84,27 @@ def test_published_rule_for_any_packets(seed: int) -> None:
         assert [switch.registers["SwitchIngress.missing"].get(cell, 0) for cell in cells] == kept.missing
 
 
-def native_switch(workers: int, slots: int, values: int, first: int) -> _switch.Aggregator:
-    if "switchml" not in _switch.aggregation_protocols():
-        pytest.skip("the native core has no SwitchML")
-    native = _switch.aggregation_switch("switchml", slots)
-    native.open(native_job(workers, slots, values, first), list(range(workers)))
+def native_switch(
+    workers: int, slots: int, values: int, first: int, system: str = "switchml", **settings: float
+) -> _switch.Aggregator:
+    native = _switch.aggregation_switch(system, slots)
+    native.open(native_job(workers, slots, values, first, system, **settings), list(range(workers)))
     return native
 
 
-def native_job(workers: int, slots: int, values: int, first: int) -> _switch.AggregationJob:
+def native_job(
+    workers: int, slots: int, values: int, first: int, system: str = "switchml", **settings: float
+) -> _switch.AggregationJob:
     return _switch.AggregationJob(
         id=7,
         workers=workers,
         slots=slots,
         values=values,
         window=slots,
-        element=_switch.Element.int32,
+        element=_switch.Element.int32 if system == "switchml" else _switch.Element.float32,
         timeout_ns=1_000_000,
         give_up_timeout_ns=10**12,
-        settings={"first_packet": float(first)},
+        settings={"first_packet": float(first), **settings},
     )
 
 
@@ -116,8 +119,41 @@ def as_frames(sent: list[tuple[list[int], bytes]], values: int) -> Replies:
     return found
 
 
-def guarded(workers: int, slots: int, values: int, first: int) -> P4Export:
-    return export_p4(workers=workers, slots=slots, values=values, job=7, first_packet=first)
+def guarded(workers: int, slots: int, values: int, first: int, **options: Any) -> P4Export:
+    return export_p4(workers=workers, slots=slots, values=values, job=7, first_packet=first, **options)
+
+
+def float_values(rng: random.Random) -> tuple[int, ...]:
+    """Floats as int32: of like and of unlike magnitudes, any bits at all, infinities, zeros, the largest ones."""
+    near = [rng.gauss(0, 1) for _ in range(20)] + [
+        rng.gauss(0, 1) * 2.0 ** rng.randrange(-40, 40) for _ in range(20)
+    ]
+    special = [rng.choice([0.0, -0.0, 1e-45, 3e38, -3e38, float("inf"), float("nan")]) for _ in range(4)]
+    return struct.unpack("44i", struct.pack("44f", *near, *special)) + values_of(rng, 20)
+
+
+@pytest.mark.parametrize("mode", ["full", "approximate"])
+@pytest.mark.parametrize("seed", range(2))
+def test_float_program_is_the_native_switch(seed: int, mode: str) -> None:
+    """Floats with retransmissions and late duplicates: every reply is the same to the last bit."""
+    rng = random.Random(seed)
+    workers = rng.choice([2, 3, 5])
+    native = native_switch(workers, SLOTS, 64, 0, "fpisa", approximate=float(mode == "approximate"))
+    switch = interpreter_of(guarded(workers, SLOTS, 64, 0, system="fpisa", mode=mode))
+    round_of = [0] * SLOTS
+    for _ in range(150):
+        worker, slot = rng.randrange(workers), rng.randrange(SLOTS)
+        use = max(0, round_of[slot] + rng.choice([-1, 0, 0, 0, 0, 0, 1]))
+        packet = Request(worker, slot, use % 2, float_values(rng), id=slot + use * SLOTS, job=7)
+        wanted = as_frames(native.receive(worker, packet.body(), 0), 64)
+        assert switch.receive(worker, packet.frame()) == wanted
+        if len(wanted) == workers:
+            round_of[slot] = use + 1
+    counted = native.counters()
+    assert switch.counters["SwitchIngress.counts"] == [counted[name] for name in SWITCHML_COUNTS]
+    assert counted["completed"] > 5
+    assert counted["answered"] > 0
+    assert (counted["evicted"] > 0) == (mode == "approximate")
 
 
 @pytest.mark.parametrize("seed", range(4))

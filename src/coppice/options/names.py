@@ -160,5 +160,11 @@ TORCH_ORDERS = tuple(name for name in PIPELINE_POLICIES if name != "trirace")
 P4_VARIANTS = ("guarded", "published")
 """Variants of the P4 program of a switch."""
 
+P4_SYSTEMS = ("switchml", "fpisa")
+"""Systems whose switch is written as a P4 program."""
+
+FPISA_MODES = ("full", "approximate")
+"""How FPISA adds floats."""
+
 SWITCH_TARGETS = ("p4",)
 """Forms in which the program of a switch is written."""

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, cast
+from typing import Annotated, Any, cast
 
 from msgspec import structs
 
@@ -12,12 +12,17 @@ from coppice.cli.output import print_fields, print_json
 from coppice.cli.switch.serve import ServedJob
 from coppice.errors import InputError
 from coppice.options import option
-from coppice.options.names import P4_VARIANTS, SWITCH_TARGETS
+from coppice.options.names import FPISA_MODES, P4_SYSTEMS, P4_VARIANTS, SWITCH_TARGETS
 from coppice.options.shared import JsonOption
 from coppice.text import suggestion
 
-if TYPE_CHECKING:
-    from typing import Literal
+
+class ServedProgram(ServedJob, frozen=True, kw_only=True):
+    """The job, and how floats are added."""
+
+    mode: Annotated[
+        str, option("of fpisa: full, or approximate as switches of today can", choices=FPISA_MODES)
+    ] = "full"
 
 
 @with_options()
@@ -28,8 +33,12 @@ def export(
         option("Form of the program: P4_16 for v1model.", metavar="|".join(SWITCH_TARGETS)),
     ],
     output: Annotated[
-        Path, option("Folder for switchml.p4 and entries.txt.", "-o", "--output", metavar="DIR")
+        Path, option("Folder for the program and entries.txt.", "-o", "--output", metavar="DIR")
     ],
+    system: Annotated[
+        str,
+        option("What is added: int32 (switchml), or float32 (fpisa).", metavar="|".join(P4_SYSTEMS)),
+    ] = "switchml",
     workers: Annotated[
         int | None,
         option("Workers, 1 to 32 [default: those of --hosts, or 2].", metavar="N"),
@@ -50,10 +59,10 @@ def export(
             metavar="FILE",
         ),
     ] = None,
-    options: Annotated[ServedJob, option("What is served", "--service", was=["--option"])],
+    options: Annotated[ServedProgram, option("What is served", "--service", was=["--option"])],
     as_json: JsonOption = False,
 ) -> None:
-    """Write SwitchML's integer sums as a P4_16 program, with entries for simple_switch_CLI.
+    """Write the switch of SwitchML or FPISA as a P4_16 program, with entries for simple_switch_CLI.
 
     An interpreter of this subset of P4, part of the tests, checks the types of what is written and runs it on frames.
     No other compiler has seen it.
@@ -62,18 +71,22 @@ def export(
     Examples:
       coppice switch export --to p4 --workers 4 --slots 256 -o rack
       coppice switch export --to p4 --hosts hosts.json --values 256 --variant published -o rack
+      coppice switch export --to p4 --system fpisa --service mode=approximate -o rack
     """  # noqa: D301 (\b is for the help formatter)
     from coppice.innetwork.p4.generator import export_p4, read_rack
 
     if to not in SWITCH_TARGETS:
         raise InputError(f"there is no export {to!r}: {suggestion(to, SWITCH_TARGETS)}")
+    if system not in P4_SYSTEMS:
+        raise InputError(f"there is no `system={system}` to export: {suggestion(system, P4_SYSTEMS)}")
     if variant not in P4_VARIANTS:
         raise InputError(f"there is no `variant={variant}`: {suggestion(variant, P4_VARIANTS)}")
     made = export_p4(
         workers=workers,
         slots=slots,
         values=values,
-        variant=cast("Literal['guarded', 'published']", variant),
+        variant=cast("Any", variant),
+        system=cast("Any", system),
         rack=None if hosts is None else read_rack(hosts),
         **structs.asdict(options),
     )
@@ -84,25 +97,25 @@ def export(
             {
                 "to": to,
                 "output": str(output),
-                "file_names": ["switchml.p4", "entries.txt"],
-                "files": ["switchml.p4", "entries.txt"],
+                "file_names": [made.file_name, "entries.txt"],
+                "files": [made.file_name, "entries.txt"],
                 "workers": len(made.rack.workers),
                 "slots": slots,
                 "values_per_packet": values,
                 "values": values,
                 "variant": variant,
+                "system": system,
             },
         )
         return
-    title = (
-        f"SwitchML for {len(made.rack.workers)} workers, {slots:,} slots of 2 x {values} values, {variant}"
-    )
+    name = "SwitchML" if system == "switchml" else f"FPISA ({options.mode})"
+    title = f"{name} for {len(made.rack.workers)} workers, {slots:,} slots of 2 x {values} values, {variant}"
     print_fields(
         title,
         [
             (
                 "program",
-                f"{output / 'switchml.p4'}, {len(made.program.splitlines()):,} lines of P4_16 for v1model",
+                f"{output / made.file_name}, {len(made.program.splitlines()):,} lines of P4_16 for v1model",
             ),
             (
                 "entries",

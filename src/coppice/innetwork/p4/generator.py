@@ -1,13 +1,13 @@
-"""Generator of SwitchML's switch as a P4_16 program for v1model, for given hosts, slots and values.
+"""Generator of the switch of SwitchML or FPISA as a P4_16 program for v1model, for given hosts, slots and values.
 
 Source: Sapio et al., "Scaling Distributed Machine Learning with In-Network Aggregation" (NSDI'21), section 3.4, and
-the packets of p4lang/p4app-switchML. The program is our own.
+the packets of p4lang/p4app-switchML; Yuan et al. (NSDI'22) for floats. The program is our own.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from ipaddress import AddressValueError, IPv4Address
 from os import PathLike
@@ -20,7 +20,9 @@ from coppice.arguments import checked
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes, write_atomically
-from coppice.innetwork.p4.template import GUARDED, HEAD, PIPELINE, PUBLISHED
+from coppice.innetwork.p4.adders import floats, integers
+from coppice.innetwork.p4.template import HEAD, PIPELINE
+from coppice.innetwork.p4.variants import GUARDED, PUBLISHED
 from coppice.innetwork.serving.settings import SWITCHML_COUNTS
 from coppice.text import plural
 
@@ -139,6 +141,12 @@ KINDS = {64: 0x11, 256: 0x13}
 VARIANTS = ("guarded", "published")
 """With packet ids checked, or as published."""
 
+SYSTEMS = ("switchml", "fpisa")
+"""Systems whose switch can be written: sums of int32, or of float32."""
+
+MODES = ("full", "approximate")
+"""How FPISA adds floats."""
+
 MOST_SLOTS = 8192
 
 _WORKERS_GROUP, _FLOOD_GROUP = 1, 2
@@ -148,9 +156,10 @@ _WORKERS_GROUP, _FLOOD_GROUP = 1, 2
 class P4Export:
     """A generated P4 program with its table entries."""
 
-    program: str  # Text of `switchml.p4`
+    program: str  # Text of `switchml.p4` or `fpisa.p4`
     entries: str  # Text of `entries.txt`: commands of `simple_switch_CLI`
     rack: Rack  # Who is attached
+    file_name: str  # Of the program
 
     def write(self, folder: Path) -> None:
         """Write both files into a folder, which is made if it is not there."""
@@ -160,7 +169,7 @@ class P4Export:
             raise InputError(
                 f"cannot make the folder {folder} ({error.strerror or error}): choose another place."
             ) from None
-        write_atomically(folder / "switchml.p4", self.program.encode())
+        write_atomically(folder / self.file_name, self.program.encode())
         write_atomically(folder / "entries.txt", self.entries.encode())
 
 
@@ -175,11 +184,17 @@ def export_p4(
     # `guarded` keeps the packet id of each set and accepts only that which is due; `published` tells a
     # retransmission by the bitmaps alone
     variant: Literal["guarded", "published"] = "guarded",
+    # `fpisa` adds float32, which workers send as it is; the rest is the switch of SwitchML
+    system: Literal["switchml", "fpisa"] = "switchml",
+    # Of FPISA: `full` shifts what is kept, too; `approximate` is what switches of today can do
+    mode: Literal["full", "approximate"] = "full",
     rack: Rack | None = None,  # Addresses and ports; worker w at port w by default
     job: int = 0,  # Low eight bits of the job's id, which the guarded variant demands
     first_packet: int = 0,  # Packet id of the first packet of slot 0, which the guarded variant demands
 ) -> P4Export:
-    """Generate SwitchML's integer sums as a P4_16 program for v1model, with its table entries.
+    """Generate the switch of SwitchML or FPISA as a P4_16 program for v1model, with its table entries.
+
+    Sums of FPISA are bit for bit those of :func:`coppice.innetwork.numerics.fpisa_sum`, rounded to the nearest.
 
     Examples:
         >>> made = export_p4(workers=2, slots=16)
@@ -208,21 +223,21 @@ def export_p4(
         raise InputError(
             f"expected {plural(number, 'worker')} in the rack, found {len(rack.workers)}: leave out `workers`."
         )
-    program = _program(number, slots, values, guarded=variant == "guarded")
+    adder = integers(values) if system == "switchml" else floats(values, full=mode == "full")
+    program = _program(number, slots, values, adder, variant=variant)
     entries = _entries(rack, (job, first_packet) if variant == "guarded" else ())
-    return P4Export(program, entries, rack)
+    return P4Export(program, entries, rack, f"{system}.p4")
 
 
-def _program(workers: int, slots: int, values: int, *, guarded: bool) -> str:
-    variant = "guarded" if guarded else "published"
-    extra = GUARDED if guarded else PUBLISHED
+def _program(workers: int, slots: int, values: int, adder: Mapping[str, str], *, variant: str) -> str:
     counts = "\n".join(
         f"const bit<32> {name.upper()} = {index};" for index, name in enumerate(SWITCHML_COUNTS)
     )
     # Every text that is put in stands in $name$; braces are P4's.
     text = HEAD + PIPELINE
     for name, part in {
-        **extra,
+        **adder,
+        **(GUARDED if variant == "guarded" else PUBLISHED),
         "variant": variant,
         "workers": str(workers),
         "slots": str(slots),
@@ -230,26 +245,10 @@ def _program(workers: int, slots: int, values: int, *, guarded: bool) -> str:
         "kind": f"{KINDS[values]:#04x}",
         "counts": counts,
         "number_of_counts": str(len(SWITCHML_COUNTS)),
-        "value_fields": _each(values, 4, lambda v: f"bit<32> v{v};"),
-        "value_registers": _each(values, 4, lambda v: f"register<bit<32>>(2 * SLOTS) value_{v};"),
-        "write_values": _each(values, 8, lambda v: f"value_{v}.write(cell, hdr.values.v{v});"),
-        "add_values": _each(
-            values,
-            8,
-            lambda v: (
-                f"value_{v}.read(held, cell); hdr.values.v{v} = hdr.values.v{v} + held; "
-                f"value_{v}.write(cell, hdr.values.v{v});"
-            ),
-        ),
-        "read_values": _each(values, 8, lambda v: f"value_{v}.read(hdr.values.v{v}, cell);"),
+        "value_fields": "\n    ".join(f"bit<32> v{v};" for v in range(values)),
     }.items():
         text = text.replace(f"${name}$", part)
     return text
-
-
-def _each(values: int, indent: int, line: Callable[[int], str]) -> str:
-    """A line for each value."""
-    return ("\n" + " " * indent).join(line(value) for value in range(values))
 
 
 def _entries(rack: Rack, arguments: Sequence[int]) -> str:

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 HEAD = """\
-// SwitchML: sums of int32 in the switch, by slots with two sets each, for $workers$ workers, $slots$ slots and
+// $title$ in the switch, by slots with two sets each, for $workers$ workers, $slots$ slots and
 // $values$ values in a packet; variant $variant$.
 //
 // Meant for v1model, the architecture of BMv2's simple_switch. No compiler was at hand when it was written: its text is
 // checked, and run on frames, by Coppice's own interpreter of the subset of P4_16 that it uses.
 //
 // A packet is Ethernet, IPv4 without options, UDP to a port of 0xBEE0 .. 0xBEEF, 10 bytes and the values in network
-// order. All values are added in one pass, each in a register of its own; a pipeline with fewer stages takes several
+// order. All values are added in one pass, each in registers of its own; a pipeline with fewer stages takes several
 // passes. simple_switch runs ingress in one thread, so what a packet reads and writes of a slot is one step.
-//
+$adder_note$//
 // A reply takes the addresses of the request the other way round, ports swapped, TTL 64 and no UDP checksum. A sum goes
 // to all workers at the source port of the packet that completed it, so workers use one port for one slot.
 // Workers need a fixed neighbour entry for the address of the switch: it answers no ARP. Everything else is forwarded.
@@ -154,9 +154,7 @@ PIPELINE = """
 control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard_metadata_t standard_metadata) {
     register<bit<32>>(2 * SLOTS) seen;     // bit of each worker that takes part and has not gone on to the other set
     register<bit<8>>(2 * SLOTS) missing;   // contributions still to come; 0 where nothing is open
-    register<int<8>>(2 * SLOTS) exponent_0;
-    register<int<8>>(2 * SLOTS) exponent_1;$guard_registers$
-    $value_registers$
+    $sum_registers$$guard_registers$
     counter($number_of_counts$, CounterType.packets) counts;
 
     bit<32> cell = 0;   // of this set
@@ -225,20 +223,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         default_action = flood();
         size = 1024;
     }
-
-    action write_values() {
-        $write_values$
-    }
-
-    action add_values() {
-        bit<32> held;
-        $add_values$
-    }
-
-    action read_values() {
-        $read_values$
-    }
-
+$sum_actions$
     // The addresses of the request, the other way round.
     action reply() {
         mac_t mac = hdr.ethernet.source;
@@ -295,33 +280,14 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         missing.read(left, cell);
 $contribution$
         if (fresh == 1) {
-            int<8> greatest_0 = hdr.switchml.exponent_0;
-            int<8> greatest_1 = hdr.switchml.exponent_1;
-            if ($is_first$) {
-                write_values();
-            } else {
-                add_values();
-                exponent_0.read(greatest_0, cell);
-                exponent_1.read(greatest_1, cell);
-                if (hdr.switchml.exponent_0 > greatest_0) {
-                    greatest_0 = hdr.switchml.exponent_0;
-                }
-                if (hdr.switchml.exponent_1 > greatest_1) {
-                    greatest_1 = hdr.switchml.exponent_1;
-                }
-            }
-            exponent_0.write(cell, greatest_0);
-            exponent_1.write(cell, greatest_1);
-            hdr.switchml.exponent_0 = greatest_0;
-            hdr.switchml.exponent_1 = greatest_1;
-            if (left == 0) {
+$sum_contribution$            if (left == 0) {
                 left = WORKERS;
             }
             left = left - 1;
             missing.write(cell, left);
             counts.count(AGGREGATED);
             if (left == 0) {
-                counts.count(COMPLETED);
+                counts.count(COMPLETED);$sum_complete$
                 reply();
                 standard_metadata.mcast_grp = WORKERS_GROUP;
             } else {
@@ -330,9 +296,7 @@ $contribution$
         } else if (left == 0) {
             // Seen before, and complete: this worker missed the sum.
             counts.count(ANSWERED);
-            read_values();
-            exponent_0.read(hdr.switchml.exponent_0, cell);
-            exponent_1.read(hdr.switchml.exponent_1, cell);
+            $sum_answer$
             reply();
             standard_metadata.egress_spec = standard_metadata.ingress_port;
         } else {
@@ -397,96 +361,3 @@ control SwitchDeparser(packet_out packet, in headers_t hdr) {
 V1Switch(SwitchParser(), SwitchVerification(), SwitchIngress(), SwitchEgress(), SwitchChecksum(),
          SwitchDeparser()) main;
 """
-
-PUBLISHED = {
-    "job_metadata": "",
-    "guard_registers": "",
-    "serve_parameters": "",
-    "serve_body": "",
-    "guard_job": "",
-    "guard_reserved": "",
-    "is_first": "before == 0",
-    "contribution": """\
-        seen.write(cell, before | meta.worker);
-        seen.write(other, before_other & ~meta.worker);
-        if ((before & meta.worker) == 0) {
-            fresh = 1;
-        }""",
-}
-
-GUARDED = {
-    "job_metadata": """
-    bit<8> job;           // that the worker takes part in, low byte
-    bit<32> first;        // packet id of its first packet, of slot 0""",
-    "guard_registers": """
-    register<bit<32>>(2 * SLOTS) id;       // of the packets of the set
-    register<bit<2>>(SLOTS) latest;        // set that was opened last: 0 none, 1 the first, 2 the second""",
-    "serve_parameters": ", bit<8> job, bit<32> first",
-    "serve_body": """
-        meta.job = job;
-        meta.first = first;""",
-    "guard_job": """
-        if (hdr.switchml.job != meta.job) {
-            refuse(UNKNOWN_SENDER);
-            return;
-        }""",
-    "guard_reserved": "hdr.switchml.reserved == 1 || ",
-    "is_first": "left == 0",
-    "contribution": """\
-        // Packets are numbered on, a round of slots from one use of a slot to the next: of either set its own id is
-        // accepted, and the next one once the latest sum is complete. All others are stale, or ahead.
-        bit<32> slot = (bit<32>) hdr.switchml.slot;
-        bit<32> found = hdr.switchml.packet_id[7:0] ++ hdr.switchml.packet_id[15:8] ++
-                        hdr.switchml.packet_id[23:16] ++ hdr.switchml.packet_id[31:24];
-        bit<2> own = 1;
-        if (hdr.switchml.set == 1) {
-            own = 2;
-        }
-        bit<2> opened = 0;
-        bit<32> mine = 0;
-        bit<32> newest = 0;
-        bit<8> left_other = 0;
-        latest.read(opened, slot);
-        id.read(mine, cell);
-        missing.read(left_other, other);
-        if (opened == own) {
-            newest = mine;
-        } else {
-            id.read(newest, other);
-        }
-        bit<32> due = newest + SLOTS;
-        if (opened == 0) {
-            newest = meta.first + slot;
-            due = newest;
-        }
-        if (opened != 0 && found == mine) {
-            if ((before & meta.worker) == 0) {
-                if (left == 0) {
-                    refuse(STALE);  // the worker has gone on: a duplicate that was long on its way
-                    return;
-                }
-                fresh = 1;
-            }
-        } else if (found != due) {
-            if ((int<32>) (found - newest) > 0) {  // serial arithmetic (RFC 1982)
-                refuse(FUTURE);
-            } else {
-                refuse(STALE);
-            }
-            return;
-        } else if (opened == own || left_other != 0) {
-            refuse(FUTURE);
-            return;
-        } else {
-            fresh = 1;
-            latest.write(slot, own);
-            id.write(cell, found);
-            if (opened == 0) {
-                id.write(other, found - SLOTS);
-            }
-        }
-        if (fresh == 1) {
-            seen.write(cell, before | meta.worker);
-            seen.write(other, before_other & ~meta.worker);
-        }""",
-}

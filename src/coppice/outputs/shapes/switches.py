@@ -146,6 +146,7 @@ class SwitchProgramJson(TypedDict):
     values_per_packet: int
     values: Annotated[int, former("values_per_packet")]
     variant: str
+    system: str
 
 
 class PacketCountersJson(TypedDict):
