@@ -79,6 +79,12 @@ def test_hosts_that_are_refused(tmp_path: Path, path: tuple[Any, ...], value: ob
         ("--to p4 --workers 0 -o x", "expected `--workers` of 1 .. 32, found 0"),
         ("--to p4 --slots 8193 -o x", "expected `--slots` of 1 .. 8,192, found 8,193"),
         ("--to p4 --values 128 -o x", "expected `--values` of 64 or 256, found 128"),
+        ("--to p4 --system atp --values 64 -o x", "expected `--values` of 62, found 64"),
+        (
+            "--to p4 --system sharp -o x",
+            "there is no `--system sharp` to export: use one of switchml, fpisa, atp",
+        ),
+        ("--to p4 --system fpisa --service mode=exact -o x", "expected mode to be one of full, approximate"),
         ("--to p4 --option job=256 -o x", "expected `job` of 0 .. 255, found 256"),
         ("--to p4 --hosts nowhere.json -o x", "cannot read the hosts nowhere.json"),
     ],
@@ -87,6 +93,22 @@ def test_options_that_are_refused(options: str, words: str) -> None:
     done = coppice("switch", "export", *options.split())
     assert done.exit_code == 2
     assert words in done.stderr
+
+
+@pytest.mark.parametrize("system", ["fpisa", "atp"])
+def test_files_of_other_systems(tmp_path: Path, system: str) -> None:
+    """A file of hosts with a server serves all systems; what is written can be read."""
+    hosts = tmp_path / "hosts.json"
+    hosts.write_text(
+        json.dumps(HOSTS | {"server": {"mac": "02:00:00:00:02:00", "ipv4": "10.0.0.9", "port": 6}})
+    )
+    done = coppice(
+        "switch", "export", "--to", "p4", "--system", system, "--hosts", hosts, "-o", tmp_path, "--json"
+    )
+    assert json.loads(done.stdout)["file_names"] == [f"{system}.p4", "entries.txt"]
+    switch = P4Switch(read_program((tmp_path / f"{system}.p4").read_text()), num_ports=8)
+    load_commands(switch, (tmp_path / "entries.txt").read_text())
+    assert switch.groups[2][-1].port == 7
 
 
 def test_a_rack_of_others_workers() -> None:

@@ -160,7 +160,7 @@ TORCH_ORDERS = tuple(name for name in PIPELINE_POLICIES if name != "trirace")
 P4_VARIANTS = ("guarded", "published")
 """Variants of the P4 program of a switch."""
 
-P4_SYSTEMS = ("switchml", "fpisa")
+P4_SYSTEMS = ("switchml", "fpisa", "atp")
 """Systems whose switch is written as a P4 program."""
 
 FPISA_MODES = ("full", "approximate")

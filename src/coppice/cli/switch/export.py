@@ -14,7 +14,7 @@ from coppice.errors import InputError
 from coppice.options import option
 from coppice.options.names import FPISA_MODES, P4_SYSTEMS, P4_VARIANTS, SWITCH_TARGETS
 from coppice.options.shared import JsonOption
-from coppice.text import suggestion
+from coppice.text import plural, suggestion
 
 
 class ServedProgram(ServedJob, frozen=True, kw_only=True):
@@ -37,14 +37,22 @@ def export(
     ],
     system: Annotated[
         str,
-        option("What is added: int32 (switchml), or float32 (fpisa).", metavar="|".join(P4_SYSTEMS)),
+        option(
+            "Whose switch: sums of int32 (switchml) or float32 (fpisa), or of int32 in slots that jobs share (atp).",
+            metavar="|".join(P4_SYSTEMS),
+        ),
     ] = "switchml",
     workers: Annotated[
         int | None,
         option("Workers, 1 to 32 [default: those of --hosts, or 2].", metavar="N"),
     ] = None,
-    slots: Annotated[int, option("Slots, 1 to 8192, each with two sets.", metavar="N")] = 256,
-    values: Annotated[int, option("Values of a packet, all added in one pass.", metavar="64|256")] = 64,
+    slots: Annotated[
+        int, option("Slots, 1 to 8192, each with two sets; of atp to 65536, with one.", metavar="N")
+    ] = 256,
+    values: Annotated[
+        int | None,
+        option("Values of a packet, all added in one pass [default: 64, of atp 62].", metavar="64|256"),
+    ] = None,
     variant: Annotated[
         str,
         option(
@@ -55,14 +63,15 @@ def export(
     hosts: Annotated[
         Path | None,
         option(
-            "JSON file with addresses and ports of the switch, workers and others [default: worker w at port w].",
+            "JSON file with addresses and ports of the switch, workers, others and the server of atp [default: "
+            "worker w at port w].",
             metavar="FILE",
         ),
     ] = None,
     options: Annotated[ServedProgram, option("What is served", "--service", was=["--option"])],
     as_json: JsonOption = False,
 ) -> None:
-    """Write the switch of SwitchML or FPISA as a P4_16 program, with entries for simple_switch_CLI.
+    """Write the switch of SwitchML, FPISA or ATP as a P4_16 program, with entries for simple_switch_CLI.
 
     An interpreter of this subset of P4, part of the tests, checks the types of what is written and runs it on frames.
     No other compiler has seen it.
@@ -101,15 +110,19 @@ def export(
                 "files": [made.file_name, "entries.txt"],
                 "workers": len(made.rack.workers),
                 "slots": slots,
-                "values_per_packet": values,
-                "values": values,
+                "values_per_packet": made.values,
+                "values": made.values,
                 "variant": variant,
                 "system": system,
             },
         )
         return
-    name = "SwitchML" if system == "switchml" else f"FPISA ({options.mode})"
-    title = f"{name} for {len(made.rack.workers)} workers, {slots:,} slots of 2 x {values} values, {variant}"
+    names = {"switchml": "SwitchML", "fpisa": f"FPISA ({options.mode})", "atp": "ATP"}
+    sets = "" if system == "atp" else "2 x "
+    title = (
+        f"{names[system]} for {plural(len(made.rack.workers), 'worker')}, {slots:,} slots of {sets}{made.values} values"
+        f"{'' if system == 'atp' else f', {variant}'}"
+    )
     print_fields(
         title,
         [

@@ -9,6 +9,17 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+
+def each_value(values: int, indent: int, line: Callable[[int], str]) -> str:
+    """Write a line for each value.
+
+    Examples:
+        >>> each_value(2, 0, lambda v: f"v{v} = 0;").splitlines()
+        ['v0 = 0;', 'v1 = 0;']
+    """
+    return ("\n" + " " * indent).join(line(value) for value in range(values))
+
+
 _EXPONENTS_OF_PACKETS = """\
             int<8> greatest_0 = hdr.switchml.exponent_0;
             int<8> greatest_1 = hdr.switchml.exponent_1;
@@ -38,7 +49,7 @@ def integers(values: int) -> dict[str, str]:
         "title": "SwitchML: sums of int32",
         "adder_note": "",
         "sum_registers": "register<int<8>>(2 * SLOTS) exponent_0;\n    register<int<8>>(2 * SLOTS) exponent_1;\n    "
-        + _each(values, 4, lambda v: f"register<bit<32>>(2 * SLOTS) value_{v};"),
+        + each_value(values, 4, lambda v: f"register<bit<32>>(2 * SLOTS) value_{v};"),
         "sum_actions": _action("write_values", values, lambda v: f"value_{v}.write(cell, hdr.values.v{v});")
         + _action(
             "add_values",
@@ -63,7 +74,7 @@ def floats(values: int, *, full: bool) -> dict[str, str]:
         "title": f"FPISA: sums of float32 by {'full' if full else 'approximate'} additions",
         "adder_note": _NOTE_FULL if full else _NOTE_APPROXIMATE,
         "sum_registers": "// Exponent and mantissa of each sum; below, what the actions work on\n    "
-        + _each(
+        + each_value(
             values,
             4,
             lambda v: f"register<bit<8>>(2 * SLOTS) e_{v}; register<int<32>>(2 * SLOTS) m_{v};",
@@ -186,9 +197,4 @@ _NO_EXPONENTS = """
 def _action(name: str, values: int, line: Callable[[int], str], first: str = "") -> str:
     """An action with a line for each value."""
     begin = f"\n        {first}" if first else ""
-    return f"\n    action {name}() {{{begin}\n        {_each(values, 8, line)}\n    }}\n"
-
-
-def _each(values: int, indent: int, line: Callable[[int], str]) -> str:
-    """A line for each value."""
-    return ("\n" + " " * indent).join(line(value) for value in range(values))
+    return f"\n    action {name}() {{{begin}\n        {each_value(values, 8, line)}\n    }}\n"

@@ -1,7 +1,8 @@
-"""Generator of the switch of SwitchML or FPISA as a P4_16 program for v1model, for given hosts, slots and values.
+"""Generator of the switch of SwitchML, FPISA or ATP as a P4_16 program for v1model, for given hosts, slots and values.
 
 Source: Sapio et al., "Scaling Distributed Machine Learning with In-Network Aggregation" (NSDI'21), section 3.4, and
-the packets of p4lang/p4app-switchML; Yuan et al. (NSDI'22) for floats. The program is our own.
+the packets of p4lang/p4app-switchML; Yuan et al. (NSDI'22) for floats; Lao et al. (NSDI'21) for ATP. The programs are
+our own.
 """
 
 from __future__ import annotations
@@ -20,8 +21,10 @@ from coppice.arguments import checked
 from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes, write_atomically
-from coppice.innetwork.p4.adders import floats, integers
-from coppice.innetwork.p4.template import HEAD, PIPELINE
+from coppice.innetwork.p4 import atp
+from coppice.innetwork.p4.adders import each_value, floats, integers
+from coppice.innetwork.p4.frames import FRAMES
+from coppice.innetwork.p4.switchml import HEAD, PIPELINE
 from coppice.innetwork.p4.variants import GUARDED, PUBLISHED
 from coppice.innetwork.serving.settings import SWITCHML_COUNTS
 from coppice.text import plural
@@ -72,15 +75,16 @@ class Rack(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     switch: SwitchAddress  # Its addresses
     workers: tuple[AttachedWorker, ...]  # In the order of their numbers
     others: tuple[AttachedHost, ...] = ()  # Hosts that are no workers
+    server: AttachedWorker | None = None  # Of ATP: who adds up what the switch does not
 
     @property
     def attached(self) -> tuple[AttachedWorker | AttachedHost, ...]:
         """All hosts that have a port."""
-        return (*self.workers, *self.others)
+        return (*self.workers, *(() if self.server is None else (self.server,)), *self.others)
 
 
-def default_rack(workers: int) -> Rack:
-    """Make a rack of workers at ports 0, 1, ..., with addresses of their own.
+def default_rack(workers: int, *, server: bool = False) -> Rack:
+    """Make a rack of workers at ports 0, 1, ..., with addresses of their own, and of a server at the next port.
 
     Examples:
         >>> default_rack(2).workers[1]
@@ -89,6 +93,7 @@ def default_rack(workers: int) -> Rack:
     return Rack(
         SwitchAddress("02:00:00:00:00:01", "10.0.0.254"),
         tuple(AttachedWorker(f"02:00:00:00:01:{w:02x}", f"10.0.0.{w + 1}", w) for w in range(workers)),
+        server=AttachedWorker("02:00:00:00:02:00", "10.0.0.200", workers) if server else None,
     )
 
 
@@ -117,6 +122,7 @@ def check_rack(rack: Rack, *, file: str) -> None:
     parties: list[tuple[str, SwitchAddress | AttachedWorker | AttachedHost]] = [("$.switch", rack.switch)]
     parties += [(f"$.workers[{at}]", worker) for at, worker in enumerate(rack.workers)]
     parties += [(f"$.others[{at}]", host) for at, host in enumerate(rack.others)]
+    parties += [] if rack.server is None else [("$.server", rack.server)]
     for place, each in parties:
         try:
             mac = number_of_mac(each.mac)
@@ -141,13 +147,13 @@ KINDS = {64: 0x11, 256: 0x13}
 VARIANTS = ("guarded", "published")
 """With packet ids checked, or as published."""
 
-SYSTEMS = ("switchml", "fpisa")
-"""Systems whose switch can be written: sums of int32, or of float32."""
+SYSTEMS = ("switchml", "fpisa", "atp")
+"""Systems whose switch can be written: sums of int32, or of float32, in slots of one job; of int32 in shared slots."""
 
 MODES = ("full", "approximate")
 """How FPISA adds floats."""
 
-MOST_SLOTS = 8192
+MOST_SLOTS = {"switchml": 8192, "fpisa": 8192, "atp": 65536}
 
 _WORKERS_GROUP, _FLOOD_GROUP = 1, 2
 
@@ -156,10 +162,11 @@ _WORKERS_GROUP, _FLOOD_GROUP = 1, 2
 class P4Export:
     """A generated P4 program with its table entries."""
 
-    program: str  # Text of `switchml.p4` or `fpisa.p4`
+    program: str  # Text of `switchml.p4`, `fpisa.p4` or `atp.p4`
     entries: str  # Text of `entries.txt`: commands of `simple_switch_CLI`
     rack: Rack  # Who is attached
     file_name: str  # Of the program
+    values: int  # Of a packet
 
     def write(self, folder: Path) -> None:
         """Write both files into a folder, which is made if it is not there."""
@@ -177,22 +184,23 @@ class P4Export:
 def export_p4(
     *,
     workers: int | None = None,  # Workers, 1 to 32; as many as `rack` has by default, or 2
-    slots: int = 256,  # Slots, 1 to 8192, each with two sets
-    # Values of a packet: 64 or 256. All are added in one pass, which v1model allows; on hardware 256 values
+    slots: int = 256,  # Slots, 1 to 8192, each with two sets; of ATP to 65536, with one
+    # Values of a packet: 64 or 256, of ATP 62. All are added in one pass, which v1model allows; on hardware 256 values
     # take four passes of 64.
-    values: int = 64,
+    values: int | None = None,
     # `guarded` keeps the packet id of each set and accepts only that which is due; `published` tells a
-    # retransmission by the bitmaps alone
+    # retransmission by the bitmaps alone. ATP knows packets by their keys
     variant: Literal["guarded", "published"] = "guarded",
-    # `fpisa` adds float32, which workers send as it is; the rest is the switch of SwitchML
-    system: Literal["switchml", "fpisa"] = "switchml",
+    # `fpisa` adds float32, which workers send as it is; the rest is the switch of SwitchML. `atp` shares slots among
+    # jobs, and leaves to a server what found none
+    system: Literal["switchml", "fpisa", "atp"] = "switchml",
     # Of FPISA: `full` shifts what is kept, too; `approximate` is what switches of today can do
     mode: Literal["full", "approximate"] = "full",
     rack: Rack | None = None,  # Addresses and ports; worker w at port w by default
-    job: int = 0,  # Low eight bits of the job's id, which the guarded variant demands
+    job: int = 0,  # Low eight bits of the job's id, which the guarded variant demands; of ATP all 16
     first_packet: int = 0,  # Packet id of the first packet of slot 0, which the guarded variant demands
 ) -> P4Export:
-    """Generate the switch of SwitchML or FPISA as a P4_16 program for v1model, with its table entries.
+    """Generate the switch of SwitchML, FPISA or ATP as a P4_16 program for v1model, with its table entries.
 
     Sums of FPISA are bit for bit those of :func:`coppice.innetwork.numerics.fpisa_sum`, rounded to the nearest.
 
@@ -202,40 +210,57 @@ def export_p4(
         'table_add SwitchIngress.sender serve 02:00:00:00:01:00 10.0.0.1 => 0x1 0x0 0x0'
     """
     if rack is None:
-        rack = default_rack(2 if workers is None else max(1, min(workers, MOST_WORKERS + 1)))
+        rack = default_rack(
+            2 if workers is None else max(1, min(workers, MOST_WORKERS + 1)), server=system == "atp"
+        )
     number = len(rack.workers) if workers is None else workers
     for name, found, least, most in (
         ("workers", number, 1, MOST_WORKERS),
-        ("slots", slots, 1, MOST_SLOTS),
-        ("job", job, 0, 255),
+        ("slots", slots, 1, MOST_SLOTS[system]),
+        ("job", job, 0, 65535 if system == "atp" else 255),
         ("first_packet", first_packet, 0, 2**32 - 1),
     ):
         if not least <= found <= most:
             raise InputError(
                 f"expected `{name}` of {least} .. {most:,}, found {found:,}: choose a number in between."
             )
-    if values not in KINDS:
+    sizes = (atp.VALUES,) if system == "atp" else tuple(KINDS)
+    values = sizes[0] if values is None else values
+    if values not in sizes:
         raise InputError(
-            f"expected `values` of 64 or 256, found {values}: the packets of SwitchML have one of these sizes."
+            f"expected `values` of {' or '.join(map(str, sizes))}, found {values}: the packets of {system} have "
+            f"{plural(len(sizes), 'size')}."
         )
     check_rack(rack, file="the rack")
     if len(rack.workers) != number:
         raise InputError(
             f"expected {plural(number, 'worker')} in the rack, found {len(rack.workers)}: leave out `workers`."
         )
+    if system == "atp":
+        if rack.server is None:
+            raise InputError(
+                "expected a server in the rack, found none: name it as `server`, with mac, ipv4 and port."
+            )
+        if variant != "guarded" or first_packet:
+            raise InputError("`variant` and `first_packet` are SwitchML's: leave them out for atp.")
+        return P4Export(_atp_program(slots), _atp_entries(rack, rack.server, job), rack, "atp.p4", values)
     adder = integers(values) if system == "switchml" else floats(values, full=mode == "full")
     program = _program(number, slots, values, adder, variant=variant)
     entries = _entries(rack, (job, first_packet) if variant == "guarded" else ())
-    return P4Export(program, entries, rack, f"{system}.p4")
+    return P4Export(program, entries, rack, f"{system}.p4", values)
+
+
+def _filled(text: str, parts: Mapping[str, str], *, counts: Sequence[str]) -> str:
+    """Put parts into a template: each stands in $name$, since braces are P4's."""
+    cells = "\n".join(f"const bit<32> {name.upper()} = {index};" for index, name in enumerate(counts))
+    # What stands for a part may stand in another one.
+    for name, part in {**parts, **FRAMES, "counts": cells, "number_of_counts": str(len(counts))}.items():
+        text = text.replace(f"${name}$", part)
+    return text
 
 
 def _program(workers: int, slots: int, values: int, adder: Mapping[str, str], *, variant: str) -> str:
-    counts = "\n".join(
-        f"const bit<32> {name.upper()} = {index};" for index, name in enumerate(SWITCHML_COUNTS)
-    )
-    # Every text that is put in stands in $name$; braces are P4's.
-    text = HEAD + PIPELINE
-    for name, part in {
+    parts = {
         **adder,
         **(GUARDED if variant == "guarded" else PUBLISHED),
         "variant": variant,
@@ -243,33 +268,70 @@ def _program(workers: int, slots: int, values: int, adder: Mapping[str, str], *,
         "slots": str(slots),
         "values": str(values),
         "kind": f"{KINDS[values]:#04x}",
-        "counts": counts,
-        "number_of_counts": str(len(SWITCHML_COUNTS)),
-        "value_fields": "\n    ".join(f"bit<32> v{v};" for v in range(values)),
-    }.items():
-        text = text.replace(f"${name}$", part)
-    return text
+        "value_fields": each_value(values, 4, lambda v: f"bit<32> v{v};"),
+    }
+    return _filled(HEAD + PIPELINE, parts, counts=SWITCHML_COUNTS)
+
+
+def _atp_program(slots: int) -> str:
+    values = atp.VALUES
+    parts = {
+        "slots": str(slots),
+        "values": str(values),
+        "value_fields": each_value(values, 4, lambda v: f"int<32> v{v};"),
+        "value_registers": each_value(values, 4, lambda v: f"register<int<32>>(SLOTS) value_{v};"),
+        "add_values": each_value(
+            values,
+            8,
+            lambda v: (
+                f"value_{v}.read(sum, slot); value = hdr.values.v{v}; add(); value_{v}.write(slot, sum); "
+                f"hdr.values.v{v} = sum;"
+            ),
+        ),
+        "read_values": each_value(values, 8, lambda v: f"value_{v}.read(hdr.values.v{v}, slot);"),
+    }
+    return _filled(atp.PROGRAM, parts, counts=atp.COUNTS)
 
 
 def _entries(rack: Rack, arguments: Sequence[int]) -> str:
-    """Commands that fill the tables."""
-    switch = rack.switch
+    """Commands that fill the tables of SwitchML."""
     words = "".join(f" {each:#x}" for each in arguments)
-    lines = [f"table_add SwitchIngress.own_address to_switch {switch.mac} {IPv4Address(switch.ipv4)} =>"]
-    lines += [
+    senders = [
         f"table_add SwitchIngress.sender serve {each.mac} {IPv4Address(each.ipv4)} => {1 << bit:#x}{words}"
         for bit, each in enumerate(rack.workers)
+    ]
+    return _commands(rack, senders, [""] * len(rack.workers))
+
+
+def _atp_entries(rack: Rack, server: AttachedWorker, job: int) -> str:
+    """Commands that fill the tables of ATP, for one job with the number 0 in the switch."""
+    number = len(rack.workers)
+    bits = [1 << bit for bit in range(number)]
+    senders = [
+        f"table_add SwitchIngress.sender serve {each.mac} {IPv4Address(each.ipv4)} {job:#x} => "
+        f"{bit:#x} {number} {sum(bits):#x} 0"
+        for each, bit in zip((*rack.workers, server), (*bits, 0), strict=True)
+    ]
+    return _commands(rack, senders, [f" {bit:#x}" for bit in bits])
+
+
+def _commands(rack: Rack, senders: Sequence[str], receivers: Sequence[str]) -> str:
+    """Commands for all tables: those of senders are given, and what the receiver of each worker is told besides."""
+    switch = rack.switch
+    lines = [
+        f"table_add SwitchIngress.own_address to_switch {switch.mac} {IPv4Address(switch.ipv4)} =>",
+        *senders,
     ]
     lines += [
         f"table_add SwitchIngress.forwarding forward {each.mac} => {each.port}" for each in rack.attached
     ]
     # Copies of a sum: number 1 goes to worker 0, and so on.
     lines.append(f"mc_mgrp_create {_WORKERS_GROUP}")
-    for bit, each in enumerate(rack.workers):
+    for bit, (each, told) in enumerate(zip(rack.workers, receivers, strict=True)):
         lines += [
             f"mc_node_create {bit + 1} {each.port}",
             f"mc_node_associate {_WORKERS_GROUP} {bit}",
-            f"table_add SwitchEgress.receiver address {bit + 1} => {each.mac} {IPv4Address(each.ipv4)}",
+            f"table_add SwitchEgress.receiver address {bit + 1} => {each.mac} {IPv4Address(each.ipv4)}{told}",
         ]
     # Copies of a frame to a destination that is not known.
     ports = sorted({each.port for each in rack.attached})

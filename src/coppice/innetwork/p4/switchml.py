@@ -1,4 +1,4 @@
-"""Template of the P4_16 program, with ``$names$`` for numbers and lists."""
+"""Template of the program of SwitchML and FPISA, with ``$names$`` for numbers and lists."""
 
 from __future__ import annotations
 
@@ -33,39 +33,7 @@ const bit<16> FLOOD_GROUP = 2;
 // Cells of the counter
 $counts$
 
-typedef bit<48> mac_t;
-typedef bit<32> ipv4_t;
-typedef bit<9> port_t;
-
-header ethernet_t {
-    mac_t destination;
-    mac_t source;
-    bit<16> ethertype;
-}
-
-header ipv4_h_t {
-    bit<4> version;
-    bit<4> words;
-    bit<8> traffic_class;
-    bit<16> total_length;
-    bit<16> identification;
-    bit<3> flags;
-    bit<13> fragment;
-    bit<8> ttl;
-    bit<8> protocol;
-    bit<16> checksum;
-    ipv4_t source;
-    ipv4_t destination;
-}
-
-header udp_t {
-    bit<16> source;
-    bit<16> destination;
-    bit<16> length;
-    bit<16> checksum;
-}
-
-header switchml_t {
+$types$header switchml_t {
     bit<8> kind;
     bit<8> job;
     bit<32> packet_id;  // in the order of the sender's bytes: the least first
@@ -98,24 +66,7 @@ struct metadata_t {
 
 parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
                     inout standard_metadata_t standard_metadata) {
-    state start {
-        packet.extract(hdr.ethernet);
-        transition select(hdr.ethernet.ethertype) {
-            ETHERTYPE_IPV4: parse_ipv4;
-            default: accept;
-        }
-    }
-
-    state parse_ipv4 {
-        packet.extract(hdr.ipv4);
-        // Neither options nor fragments
-        transition select(hdr.ipv4.version, hdr.ipv4.words, hdr.ipv4.flags, hdr.ipv4.fragment, hdr.ipv4.protocol) {
-            (4, 5, 0 &&& 1, 0, PROTOCOL_UDP): parse_udp;
-            default: accept;
-        }
-    }
-
-    state parse_udp {
+$parse_ipv4$    state parse_udp {
         packet.extract(hdr.udp);
         transition select(hdr.udp.destination) {
             0xBEE0 &&& 0xFFF0: parse_switchml;
@@ -138,16 +89,7 @@ parser SwitchParser(packet_in packet, out headers_t hdr, inout metadata_t meta,
     }
 }
 
-control SwitchVerification(inout headers_t hdr, inout metadata_t meta) {
-    apply {
-        verify_checksum(meta.to_aggregate == 1,
-            { hdr.ipv4.version, hdr.ipv4.words, hdr.ipv4.traffic_class, hdr.ipv4.total_length,
-              hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol,
-              hdr.ipv4.source, hdr.ipv4.destination },
-            hdr.ipv4.checksum, HashAlgorithm.csum16);
-    }
-}
-"""
+$verification$"""
 
 
 PIPELINE = """
@@ -177,16 +119,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         meta.worker = worker;$serve_body$
     }
 
-    action forward(port_t port) {
-        standard_metadata.egress_spec = port;
-    }
-
-    action flood() {
-        standard_metadata.mcast_grp = FLOOD_GROUP;
-        meta.flooded = 1;
-    }
-
-    table own_address {
+$forward$    table own_address {
         key = {
             hdr.ethernet.destination: exact;
             hdr.ipv4.destination: exact;
@@ -212,18 +145,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         size = 32;
     }
 
-    table forwarding {
-        key = {
-            hdr.ethernet.destination: exact;
-        }
-        actions = {
-            forward;
-            flood;
-        }
-        default_action = flood();
-        size = 1024;
-    }
-$sum_actions$
+$forwarding$$sum_actions$
     // The addresses of the request, the other way round.
     action reply() {
         mac_t mac = hdr.ethernet.source;
@@ -338,17 +260,7 @@ control SwitchEgress(inout headers_t hdr, inout metadata_t meta, inout standard_
     }
 }
 
-control SwitchChecksum(inout headers_t hdr, inout metadata_t meta) {
-    apply {
-        update_checksum(meta.reply == 1,
-            { hdr.ipv4.version, hdr.ipv4.words, hdr.ipv4.traffic_class, hdr.ipv4.total_length,
-              hdr.ipv4.identification, hdr.ipv4.flags, hdr.ipv4.fragment, hdr.ipv4.ttl, hdr.ipv4.protocol,
-              hdr.ipv4.source, hdr.ipv4.destination },
-            hdr.ipv4.checksum, HashAlgorithm.csum16);
-    }
-}
-
-control SwitchDeparser(packet_out packet, in headers_t hdr) {
+$checksum$control SwitchDeparser(packet_out packet, in headers_t hdr) {
     apply {
         packet.emit(hdr.ethernet);
         packet.emit(hdr.ipv4);
