@@ -77,6 +77,11 @@ RUNS = {
         "diagnose simulate ring --set gpus=4 --node rank0=50%",
     ),
     "diagnose-results": ("diagnose probes.json",),
+    "diagnose-logs": (
+        "diagnose logs nccl.log bench.txt --collective all_reduce",
+        "diagnose logs bench.txt --collective all_reduce --topology dgx-a100",
+    ),
+    "logs-compare": ("logs compare bench.txt bench.txt --collective all_reduce",),
     "degrade": (
         f"degrade {STAR} -c all_gather --remove rank3",
         f"degrade {STAR} --slow rank1=50% --size 1K",

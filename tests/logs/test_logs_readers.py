@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from coppice.cli.logs import logs as command
+from coppice.cli.logs import read as command
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.lines import log_lines

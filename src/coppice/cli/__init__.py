@@ -88,14 +88,14 @@ COMMANDS = {
     "bench": Place("coppice.cli.bench:bench", "Benchmark algorithms against the installed library."),
     "probe": Place("coppice.cli.probe:probe", "Measure the network between launched processes."),
     "diagnose": Place(
-        "coppice.cli.diagnose:app", "Find the slow link, NIC, GPU, host or switch of a cluster."
+        "coppice.cli.diagnose:app", "Find what is slow in a cluster, or broken in a job by its logs."
     ),
     "lab": Place("coppice.cli.lab:app", "Emulate a topology on this machine, run programs in it."),
     "switch": Place("coppice.cli.switch:app", "Run and model in-network aggregation."),
     "schema": Place(
         "coppice.cli.catalogue.schema:schema", "List the formats of JSON output, print their schemas."
     ),
-    "logs": Place("coppice.cli.logs:logs", "Read logs and results of libraries and benchmarks."),
+    "logs": Place("coppice.cli.logs:app", "Read logs and results of libraries, compare two runs."),
     "design": Place("coppice.cli.design:app", "Design direct-connect networks."),
     "train": Place("coppice.cli.train:app", "Simulate training iterations, report on training logs."),
     "tune": Place("coppice.cli.tune:app", "Tune the installed library: measure, fit, deploy rules."),

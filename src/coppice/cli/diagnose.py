@@ -1,4 +1,4 @@
-"""`coppice diagnose`: which flows to measure, and which part of a cluster is slow by their rates."""
+"""`coppice diagnose`: which flows to measure, which part of a cluster is slow by their rates, what logs show."""
 
 from __future__ import annotations
 
@@ -6,38 +6,30 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
 import typer
-from typer.core import TyperGroup
 
 from coppice.cli.options.declaring import with_options
+from coppice.cli.options.default_command import defaulting_to
 from coppice.cli.options.faults import Faults
-from coppice.cli.options.inputs import TopologyOptions
+from coppice.cli.options.inputs import RunOption, TopologyOptions, collective_run, load_topology
 from coppice.cli.output import Stages, print_fields, print_json, print_lines, write_text
 from coppice.errors import CheckError
-from coppice.options import argument
-from coppice.options.shared import JsonOption, OutputOption, SeedOption
-from coppice.text import columns, number, plural
+from coppice.options import argument, option
+from coppice.options.shared import BoxesOption, JsonOption, OutputOption, SeedOption
+from coppice.text import columns, number, plural, short_size
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
     from coppice.diagnosis.design import ProbeDesign
     from coppice.diagnosis.inference import Diagnosed
-
-
-class _ResultsFirst(TyperGroup):
-    """`coppice diagnose FILE` is `coppice diagnose results FILE`."""
-
-    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
-        if args and args[0] not in self.commands and not args[0].startswith("-"):
-            args = ["results", *args]
-        found: list[str] = super().parse_args(ctx, args)
-        return found
+    from coppice.diagnosis.recorded.examining import RunDiagnosis
+    from coppice.diagnosis.recorded.waiting import LateRank
 
 
 app = typer.Typer(
-    cls=_ResultsFirst,
+    cls=defaulting_to("results"),
     no_args_is_help=True,
-    help="Find the slow link, NIC, GPU, host or switch of a cluster; a file of rates is `results FILE`.",
+    help="Find what is slow in a cluster by probes, or broken in a job by its logs; a file of rates is `results FILE`.",
 )
 
 _MOST_LISTED = 12
@@ -129,6 +121,128 @@ def results(
     if found.culprits:
         named = " and ".join(f"{each.kind} {each.name}" for each in found.culprits)
         raise CheckError(f"expected a cluster without slow parts, found {named}: see the flows that show it.")
+
+
+@app.command()
+@with_options("files topology boxes collective as_json")
+def logs(
+    files: Annotated[
+        list[str],
+        argument("Logs, tables, records and dumps of one job; - is standard input.", metavar="FILE..."),
+    ],
+    *,
+    topology: Annotated[
+        str | None,
+        option("Preset or topology file: what is achievable there.", "--topology", metavar="TOPOLOGY"),
+    ] = None,
+    boxes: BoxesOption = None,
+    collective: RunOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Find what logs and dumps of a job show: rates against what is achievable, who waits for whom, what broke.
+
+    The kind of a file is found by its content: logs of NCCL, RCCL and PyTorch, results of nccl-tests (text or -J, with
+    -I times of single iterations), records of NCCL's inspector, reports of its RAS service (ncclras -f json), events of
+    its profiler plug-in, dumps of PyTorch's flight recorder (a file a rank, named by it; nothing but plain containers
+    is read from a pickle). Collectives are joined over ranks. Exit code 1 if there is an error, such as a rank that
+    stopped.
+
+    \b
+    Examples:
+      coppice diagnose logs nccl.log all_reduce.txt --topology dgx-h100 --boxes 4
+      coppice diagnose logs nccl_trace_rank_* ras.json
+      coppice diagnose logs inspector/*.log --json
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.diagnosis.recorded.examining import examine
+    from coppice.diagnosis.recorded.records import read_records
+
+    given = None if topology is None else load_topology(topology, boxes=boxes)
+    with Stages() as stages:
+        stages.begin(f"reading {plural(len(files), 'file')}")
+        records = read_records(files, topology=given, collective=collective_run(collective))
+        stages.begin("checking rules")
+        found = examine(records)
+    if as_json:
+        print_json("diagnose-logs", found.record())
+    else:
+        print_lines(_examined(found))
+    found.require_ok()
+
+
+def _examined(found: RunDiagnosis) -> list[str]:
+    """Findings, then rates and ranks that others wait for as tables."""
+    counts = [
+        plural(sum(each.severity.value == kind for each in found.findings), kind)
+        for kind in ("error", "warning", "note")
+    ]
+    lines = [f"{found.records.file}: {', '.join(counts)}"]
+    for each in found.findings:
+        file = each.path or found.records.file
+        place = f"{file}:{each.line}" if each.line else file
+        effect = f" ({each.why})" if each.why and each.severity.value != "note" else ""
+        lines.append(f"  {each.severity.value:<7}  {each.rule}  {place}: {each.text}{effect}")
+        lines.append(f"                fix: {each.fix}")
+    lines += [f"  ... and {count} more of {rule}" for rule, count in found.hidden.items()]
+    if found.rates:
+        rows = [
+            (
+                "achieved",
+                "ranks",
+                "nodes",
+                "size",
+                "calls",
+                "us",
+                "algbw GB/s",
+                "NCCL's us",
+                "least us",
+                "share",
+            )
+        ]
+        for rate in found.rates[:_MOST_RATES]:
+            share = rate.share_of_optimum if rate.share_of_optimum is not None else rate.share_of_model
+            rows.append(
+                (
+                    str(rate.collective) if rate.kernels else f"{rate.collective} (host)",
+                    "-" if rate.ranks is None else str(rate.ranks),
+                    "-" if rate.nodes is None else str(rate.nodes),
+                    short_size(rate.size_bytes),
+                    str(rate.calls),
+                    f"{rate.time_us:.6g}",
+                    f"{rate.algbw_gb_per_s:.4g}",
+                    "-" if rate.library_us is None else f"{rate.library_us:.5g}",
+                    "-" if rate.least_us is None else f"{rate.least_us:.5g}",
+                    "-" if share is None else f"{100 * share:.3g}%",
+                )
+            )
+        lines += ["", *columns(rows, "lrrrrrrrrr")]
+        if len(found.rates) > _MOST_RATES:
+            lines.append(f"... and {len(found.rates) - _MOST_RATES} more (--json gives all)")
+        models = dict.fromkeys(
+            f"{title}: {name}"
+            for rate in found.rates
+            for title, name in (("NCCL's us", rate.library_model), ("least us", rate.least_model))
+            if name
+        )
+        lines += [f"  {words}" for words in models]
+    late = [each for each in found.late if each.sure]
+    if late:
+        lines += ["", *columns([_LATE, *(_late_row(each) for each in late[:_MOST_LISTED])], "llrrrr")]
+    return lines
+
+
+_MOST_RATES = 60
+_LATE = ("waited for", "group", "last into", "of", "us each", "of all time")
+
+
+def _late_row(each: LateRank) -> tuple[str, ...]:
+    return (
+        f"rank {each.rank}",
+        each.communicator[:20],
+        str(each.last),
+        str(each.calls),
+        f"{each.wait_us:.4g}",
+        f"{100 * each.share:.3g}%",
+    )
 
 
 def _write(record: Mapping[str, Any], output: Path | None) -> None:

@@ -1,28 +1,42 @@
-"""`coppice logs`: read logs, benchmark tables and dumps of libraries into one table."""
+"""`coppice logs`: read logs, benchmark tables and dumps of libraries into one table, and compare two runs."""
 
 from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
+import typer
+
 from coppice.cli.options.declaring import with_options
+from coppice.cli.options.default_command import defaulting_to
 from coppice.cli.options.inputs import RunOption, collective_run, print_warnings
-from coppice.cli.output import Stages, print_json, print_lines
+from coppice.cli.output import Stages, print_fields, print_json, print_lines
 from coppice.cli.terminal import terminal_width
+from coppice.errors import InputError
 from coppice.options import argument
 from coppice.options.shared import JsonOption
 from coppice.text import columns, plural, short_size
 
 if TYPE_CHECKING:
+    from coppice.diagnosis.recorded.compare import ComparedCall, ComparedRuns
     from coppice.logs.records import Log, LoggedMeasurement
 
 _MOST_LINES = 200
 _BUFFERS = {None: "-", True: "one", False: "two"}
 
 
+app = typer.Typer(
+    cls=defaulting_to("read"),
+    no_args_is_help=True,
+    help="Read logs and results of libraries and benchmarks (`read FILE...`), and compare two runs.",
+)
+
+
+@app.command()
 @with_options()
-def logs(
+def read(
     files: Annotated[list[str], argument("Logs and dumps; - is standard input.", metavar="FILE...")],
     *,
     collective: RunOption = None,
@@ -52,6 +66,95 @@ def logs(
     else:
         print_lines(_lines(found))
     print_warnings(found)
+
+
+@app.command()
+@with_options()
+def compare(
+    old: Annotated[
+        str, argument("Log or results of the run before, or a folder of repeated runs.", metavar="OLD")
+    ],
+    new: Annotated[str, argument("Those of the run that is to be no slower.", metavar="NEW")],
+    *,
+    collective: RunOption = None,
+    as_json: JsonOption = False,
+) -> None:
+    """Compare two runs of the same collectives; exit code 1 where one is slower by more than the noise.
+
+    The noise is measured: by repeated runs where a side is a folder of them, else by how far the changes of
+    neighbouring sizes lie apart; times of single iterations (nccl-tests -I) add to it. One in a hundred comparisons of
+    equal runs is a false alarm. What else differs is told: versions, plug-ins, variables, algorithms.
+
+    \b
+    Examples:
+      coppice logs compare before.txt after.txt
+      coppice logs compare nccl-2.27/ nccl-2.28/ --json
+    """  # noqa: D301 (\b is for the help formatter)
+    from coppice.diagnosis.recorded.compare import compare_runs
+    from coppice.diagnosis.recorded.records import read_records
+
+    given = collective_run(collective)
+    with Stages() as stages:
+        stages.begin("reading both runs")
+        records = [read_records(_files_of(each), collective=given) for each in (old, new)]
+    found = compare_runs(*records)
+    if as_json:
+        print_json("logs-compare", found.record())
+    else:
+        print_fields(f"{new} against {old}", _summary(found))
+        print_lines(_changes(found))
+    found.require_ok()
+
+
+def _files_of(name: str) -> list[str]:
+    """A file, or those of a folder."""
+    where = Path(name)
+    if name == "-" or not where.is_dir():
+        return [name]
+    found = sorted(str(each) for each in where.iterdir() if each.is_file() and not each.name.startswith("."))
+    if not found:
+        raise InputError(f"expected logs in the folder {name}, found none: give a file, or a folder of them.")
+    return found
+
+
+def _summary(found: ComparedRuns) -> list[tuple[str, str]]:
+    slower, faster = sum(each.slower for each in found.calls), sum(each.faster for each in found.calls)
+    fields = [
+        (
+            "calls",
+            f"{len(found.calls)} compared: {slower} slower, {faster} faster, the rest within the noise",
+        ),
+        ("noise", f"{100 * found.noise:.2g}% of a time, by {found.noise_from}"),
+    ]
+    for each in found.whole:
+        verdict = "slower" if each.slower else "faster" if each.faster else "noise"
+        fields.append(("together", f"{each.words}: {100 * (each.ratio - 1):+.2g}% ({verdict})"))
+    if found.only_old or found.only_new:
+        fields.append(("not compared", f"{found.only_old} of the old run, {found.only_new} of the new one"))
+    fields += [("changed", each) for each in found.changes]
+    return fields
+
+
+def _changes(found: ComparedRuns) -> list[str]:
+    """Calls as a table: those that changed, else those that changed most."""
+    order = sorted(found.calls, key=lambda each: (each.p_value, -abs(each.ratio - 1)))
+    shown = [each for each in order if each.slower or each.faster] or order[:5]
+    rows: list[tuple[str, ...]] = [("call", "old us", "new us", "change", "noise", "", "algorithm")]
+    rows += [_change(each) for each in shown]
+    return columns(rows[: _MOST_LINES + 1], "lrrrrll", max_width=terminal_width(), spare=[6, 0])
+
+
+def _change(each: ComparedCall) -> tuple[str, ...]:
+    one, other = each.old_algorithm or "-", each.new_algorithm or "-"
+    return (
+        each.words,
+        f"{each.old_us:.6g}",
+        f"{each.new_us:.6g}",
+        f"{100 * (each.ratio - 1):+.3g}%",
+        f"{100 * each.noise:.2g}%",
+        "slower" if each.slower else "faster" if each.faster else "",
+        one if one == other else f"{one} -> {other}",
+    )
 
 
 def _lines(found: Sequence[Log]) -> list[str]:

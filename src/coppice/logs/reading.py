@@ -67,7 +67,9 @@ _JSON = (
         "a file of Coppice, no log: give it to `coppice verify` or `coppice topology show`",
     ),
     (("traceEvents",), "a trace of a profiler: give it to `coppice train`"),
-    (("pg_config", "entries"), f"a dump of PyTorch's flight recorder, {_NOT_READ}"),
+    (("pg_config", "entries"), "a dump of PyTorch's flight recorder: give it to `coppice diagnose logs`"),
+    (("communicators", "nccl_version"), "a report of NCCL's RAS: give it to `coppice diagnose logs`"),
+    (("cat", "ph", "ts"), "events of NCCL's profiler: give them to `coppice diagnose logs`"),
     (("name", "collective", "protocol", "gpus"), "a plan of MSCCL++: give it to `coppice import`"),
     (
         ("collective", "algorithm", "size_bytes", "time_us"),
@@ -149,15 +151,26 @@ def read_logs(
     """
     paths = [paths] if isinstance(paths, (str, os.PathLike)) else paths
     named = None if collective is None else Collective.named(collective)
+    files = [(file_name(path), read_log_bytes(path)) for path in paths]
+    return parse_logs(files, collective=named)[0]
+
+
+def read_log_bytes(path: str | os.PathLike[str]) -> bytes:
+    """The content of a log, of 512 MiB at most."""
+    return read_bytes(path, hint="name an existing log", most_bytes=_MOST_BYTES, too_large=_TOO_LARGE)
+
+
+def parse_logs(
+    files: Sequence[tuple[str, bytes]], *, collective: Collective | None = None
+) -> tuple[tuple[Log, ...], tuple[tuple[str, InspectorCall], ...]]:
+    """Parse files by their names and contents, and the inspector's records of single ranks with their files."""
     logs: list[Log] = []
     calls: list[tuple[str, InspectorCall]] = []
-    for path in paths:
-        data = read_bytes(path, hint="name an existing log", most_bytes=_MOST_BYTES, too_large=_TOO_LARGE)
-        name = file_name(path)
-        log, own = _parsed(data, file=name, collective=named)
+    for name, data in files:
+        log, own = _parsed(data, file=name, collective=collective)
         logs.append(log)
         calls += [(name, call) for call in own]
-    return _with_calls(logs, calls)
+    return _with_calls(logs, calls), tuple(calls)
 
 
 def parse_log(data: bytes, *, file: str, collective: Collective | None = None) -> Log:
@@ -172,8 +185,7 @@ def parse_log(data: bytes, *, file: str, collective: Collective | None = None) -
         >>> [(str(m.collective), m.size_bytes, m.time_us, m.in_place) for m in log.measurements]
         [('all_reduce', 1024, 10.5, False), ('all_reduce', 1024, 9.9, True)]
     """
-    log, calls = _parsed(data, file=file, collective=collective)
-    return _with_calls([log], [(file, call) for call in calls])[0]
+    return parse_logs([(file, data)], collective=collective)[0][0]
 
 
 def _with_calls(logs: list[Log], calls: list[tuple[str, InspectorCall]]) -> tuple[Log, ...]:
@@ -195,7 +207,7 @@ def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[L
     start = data[:4096].removeprefix(b"\xef\xbb\xbf").lstrip()
     if not start:
         raise InputError(f"{file} is empty: expected a log, a table of nccl-tests, or a dump of NCCL.")
-    text = _decoded(data)
+    text = decoded(data)
     inner = unwrapped(text)
     if inner is not None or is_log(text):
         return _text(text if inner is None else inner, file, collective), []
@@ -208,7 +220,7 @@ def _parsed(data: bytes, *, file: str, collective: Collective | None) -> tuple[L
     return _text(text, file, collective), []
 
 
-def _decoded(data: bytes) -> str:
+def decoded(data: bytes) -> str:
     """The text of a file: UTF-8, or UTF-16 with its mark, as PowerShell redirects output."""
     wide = data[:2] in (b"\xff\xfe", b"\xfe\xff")
     return data.decode("utf-16" if wide else "utf-8", errors="replace").removeprefix("\ufeff")
