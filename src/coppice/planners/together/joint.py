@@ -67,9 +67,7 @@ class GroupPlan:
 
     def carried_bytes(self) -> dict[int, Fraction]:
         """Bytes by link of the plan's network, of links that carry any."""
-        loads = body_loads(self.plan.body, self.plan.problem)
-        unit = self.size_bytes / self.plan.problem.shards / loads.shard if loads.shard else Fraction(0)
-        return {link: load * unit for link, load in enumerate(loads.load) if load}
+        return {link: share * self.size_bytes for link, share in _carried(self.plan).items()}
 
 
 @dataclass(frozen=True, eq=False, repr=False, kw_only=True)
@@ -304,21 +302,31 @@ class _Network:
     ) -> JointPlan:
         """Plans on these parts, each counted on the whole network."""
         known: dict[bytes, Plan] = {}
+        checked: dict[tuple[bytes, bytes], tuple[Plan, dict[int, Fraction]]] = {}  # Groups alike but for names
         busy = [[Fraction(0)] * self.topology.num_links for _ in self.classes]
         groups = []
         for (demand, ranks), member, part in zip(self.of, self.members, parts, strict=True):
             key = _likeness(part, member.collective)
             if key not in known:
                 known[key] = plan(_problem(part, member.collective), ring=False).plan
-            made = _on(known[key], member)
+            place = (key, _likeness(member.part, member.collective))
+            if place not in checked:
+                made = _on(known[key], member)
+                verify_plan(made).require_ok()
+                checked[place] = made, _carried(made)
+            first, carried = checked[place]
             groups.append(
                 GroupPlan(
-                    demand=demand, place=member.place, ranks=ranks, size_bytes=member.size_bytes, plan=made
+                    demand=demand,
+                    place=member.place,
+                    ranks=ranks,
+                    size_bytes=member.size_bytes,
+                    plan=first if first.problem.topology is member.part else _renamed(first, member),
                 )
             )
-            for link, amount in groups[-1].carried_bytes().items():
+            for link, share in carried.items():
                 for own in busy[member.place :]:
-                    own[int(member.links[link])] += amount
+                    own[int(member.links[link])] += share * member.size_bytes
         rate = [Fraction(each, self.topology.denominator) * 10**9 for each in self.topology.capacity.tolist()]
         found = JointPlan(
             topology=self.topology,
@@ -381,16 +389,26 @@ def _likeness(part: Topology, collective: Collective) -> bytes:
 
 def _on(made: Plan, member: Member) -> Plan:
     """A plan on the whole links of the group's part."""
+    moved = _renamed(made, member)
+    return replace(moved, inv_rate=body_loads(moved.body, moved.problem).inv_rate)
+
+
+def _renamed(made: Plan, member: Member) -> Plan:
+    """A plan with the names of nodes of another group, whose part is alike; the rate is kept."""
     body: Forest | Schedule = replace(made.body, topology=member.part)
-    problem = _problem(member.part, member.collective)
-    found = Plan(
-        problem=problem,
-        inv_rate=body_loads(body, problem).inv_rate,
+    return Plan(
+        problem=_problem(member.part, member.collective),
+        inv_rate=made.inv_rate,
         forest=body if isinstance(body, Forest) else None,
         schedule=body if isinstance(body, Schedule) else None,
         bound=None,
         planner=made.planner,
         parameters=made.parameters,
     )
-    verify_plan(found).require_ok()
-    return found
+
+
+def _carried(made: Plan) -> dict[int, Fraction]:
+    """Share of M by link of the plan's network, of links that carry any."""
+    loads = body_loads(made.body, made.problem)
+    unit = 1 / (made.problem.shards * loads.shard) if loads.shard else Fraction(0)
+    return {link: load * unit for link, load in enumerate(loads.load) if load}
