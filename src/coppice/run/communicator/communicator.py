@@ -12,6 +12,8 @@ import numpy as np
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.dialects.rank.program import RankProgram
+from coppice.run.alltoallv.exchange import BlockExchange
+from coppice.run.alltoallv.network import rates_of
 from coppice.run.communicator.groups import AUTO, GroupSettings, agree, topology_of
 from coppice.run.communicator.in_network import InNetwork, is_protocol, switch_defect
 from coppice.run.engines.datatype import DataType, ReduceOp, array_of, check_reduction, data_type_of
@@ -90,6 +92,7 @@ class Communicator:
         if not defect and is_protocol(algorithm):
             defect = switch_defect(algorithm)
         agree(engine.exchange, "the set-up of a communicator", record, error=defect)
+        self._blocks: BlockExchange | None = None
         self._direct = engine if algorithm == AUTO and isinstance(engine, DirectEngine) else None
         self.in_network: InNetwork | None = None
         if is_protocol(algorithm):
@@ -325,6 +328,50 @@ class Communicator:
             return buffer
         output = np.empty(count, dtype=given.dtype) if output is None else output
         self._run(Collective.ALL_TO_ALL, count, buffer, output, dtype=dtype)
+        return output
+
+    def all_to_all_unequal(
+        self,
+        buffer: Any,
+        input_splits: Sequence[int],
+        output_splits: Sequence[int] | None = None,
+        output: Any = None,
+        *,
+        dtype: DataType | str | None = None,
+    ) -> Any:
+        """Send each rank a block of a length of its own, planned from the lengths of all ranks (MPI's ``Alltoallv``).
+
+        Args:
+            buffer: Blocks for rank 0, 1, 2, ..., without gaps.
+            input_splits: Elements for each rank; 0 is allowed.
+            output_splits: Elements from each rank; None takes what the others send.
+            output: Takes the blocks of rank 0, 1, 2, ...; a new array if there is none.
+            dtype: Type of the elements, where the array does not say it.
+
+        Returns:
+            The array with the result.
+
+        Raises:
+            Mismatch: On every rank, if a rank expects another length than is sent.
+
+        Examples:
+            >>> from coppice.run.engines.numpy import run_ranks
+            >>> from coppice.topology.presets import preset
+            >>> def work(engine):
+            ...     with Communicator(engine, preset("star", gpus=3)) as group:
+            ...         return group.all_to_all_unequal(np.full(engine.rank, engine.rank), [0, 0, engine.rank]).tolist()
+            >>> run_ranks(3, work)
+            [[], [], [1, 2, 2]]
+        """
+        given = np.ascontiguousarray(array_of(buffer)).reshape(-1)
+        kind = data_type_of(given, dtype)
+        if self._blocks is None:
+            self._blocks = BlockExchange(self.engine, rates_of(self.topology))
+        sent = [int(each) for each in input_splits]
+        counts = self._blocks.counts(sent, output_splits, kind)
+        if output is None:
+            output = np.empty(int(counts[:, self.rank].sum()), dtype=given.dtype)
+        self._blocks.carry_out(counts, given, output, dtype=kind, timeout_s=self.timeout_s)
         return output
 
     def barrier(self) -> None:

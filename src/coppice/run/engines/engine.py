@@ -112,6 +112,14 @@ class LearningEngine(Engine, Protocol):
 
 
 @runtime_checkable
+class ExchangingEngine(Engine, Protocol):
+    """Engine that writes into other ranks' memory, for which it must know where blocks lie there."""
+
+    def learn_exchange(self, program: RankProgram, programs: Sequence[RankProgram]) -> None:
+        """Register the programs of all ranks of an all-to-all of unequal blocks, before this rank's runs."""
+
+
+@runtime_checkable
 class DeviceMemory(Protocol):
     """Memory of a device."""
 

@@ -14,6 +14,7 @@ import torch
 import torch.distributed as dist
 
 from coppice.collectives import Collective
+from coppice.errors import InputError
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.torch.tensors import (
     as_type,
@@ -211,9 +212,13 @@ class CoppiceProcessGroup(PlannedGroup):
         input_splits: Any = (),
         opts: Any = None,
     ) -> dist.Work:
-        """Exchange the parts of a tensor; with explicit sizes, by gloo or NCCL."""
+        """Exchange the parts of a tensor; with explicit sizes, as planned from those of all ranks."""
         options = opts or c10d.AllToAllOptions()
         named = len(output_splits) or len(input_splits)
+        if named and output.dtype == input.dtype:
+            found = self.moving(input, input.numel(), Collective.ALL_TO_ALL, always=True)
+            if found is not None and found[0].exchanges_blocks:
+                return self._unequal(found[0], found[1], output, input, output_splits, input_splits, options)
         alike = output.numel() == input.numel() and output.dtype == input.dtype
         usable = alike and not named and not input.numel() % self.size()
         ready = self.moving(input, input.numel(), Collective.ALL_TO_ALL) if usable else None
@@ -236,6 +241,33 @@ class CoppiceProcessGroup(PlannedGroup):
             put_back(target, output)
 
         return self.issue("all_to_all", [output], action, output, options)
+
+    def _unequal(
+        self,
+        path: BackendPath,
+        dtype: DataType,
+        output: torch.Tensor,
+        given: torch.Tensor,
+        output_splits: Sequence[int],
+        input_splits: Sequence[int],
+        options: Any,
+    ) -> dist.Work:
+        """An all-to-all whose parts have the sizes that are given, in rows."""
+        received, sent = (
+            _elements(output, output_splits, self.size()),
+            _elements(given, input_splits, self.size()),
+        )
+        if dtype is DataType.UINT8:
+            received, sent = [[each * given.itemsize for each in part] for part in (received, sent)]
+
+        def action() -> None:
+            target, source = flat(output), flat(given)
+            if overlap(target, source):
+                source = source.clone()
+            path.exchange_blocks(as_type(source, dtype), as_type(target, dtype), sent, received, dtype=dtype)
+            put_back(target, output)
+
+        return self.issue("all_to_all", [output], action, given, options)
 
     def barrier(  # type: ignore[override]
         self, opts: Any = None, timeout: Any = None
@@ -295,6 +327,18 @@ class CoppiceProcessGroup(PlannedGroup):
     _reduce_scatter_base = reduce_scatter_single  # type: ignore[assignment]
     reduce_scatter_tensor_coalesced = reduce_scatter_single_coalesced  # type: ignore[assignment]
     alltoall_base = all_to_all_single  # type: ignore[assignment]
+
+
+def _elements(tensor: torch.Tensor, splits: Sequence[int], ranks: int) -> list[int]:
+    """Elements of the parts of a tensor, which have so many rows; equal ones where no sizes are given."""
+    rows = tensor.shape[0] if tensor.dim() else 0
+    parts = [int(each) for each in splits] or [rows // ranks] * ranks
+    if len(parts) != ranks or sum(parts) != rows or min(parts) < 0:
+        raise InputError(
+            f"expected {ranks} sizes of parts that add up to {rows} rows, found {parts[:8]}: see `all_to_all_single`."
+        )
+    row = tensor.numel() // rows if rows else 0
+    return [each * row for each in parts]
 
 
 def _nothing() -> None:

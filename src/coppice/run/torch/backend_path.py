@@ -14,6 +14,8 @@ import torch
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
 from coppice.planners.algorithms.catalogue import algorithms
+from coppice.run.alltoallv.exchange import BlockExchange
+from coppice.run.alltoallv.network import RankRates, one_box, rates_of
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.communicator.groups import agree, host_of_process, topology_of
 from coppice.run.communicator.in_network import is_protocol
@@ -56,8 +58,13 @@ class BackendPath:
         threshold_bytes: int,
         *,
         puts: PutChoice | None = None,
+        rates: RankRates | None = None,
     ) -> None:
         self.engine, self._groups, self._timeout = engine, groups, timeout
+        # Messages of one switch are no better than those of gloo or NCCL
+        self._blocks: BlockExchange | None = None
+        if rates is not None and (rates.balances or not isinstance(engine, TorchEngine)):
+            self._blocks = BlockExchange(engine, rates)
         self.direct = not groups and puts is None  # They need no plan, since all ranks share memory
         self.threshold_bytes, self.puts = threshold_bytes, puts
 
@@ -126,6 +133,29 @@ class BackendPath:
                 group.carry_out(program, source, target, dtype=dtype, op=op, timeout_s=timeout_s)
                 return
 
+    @property
+    def exchanges_blocks(self) -> bool:
+        """Whether :meth:`exchange_blocks` is for this group."""
+        return self._blocks is not None
+
+    def exchange_blocks(
+        self,
+        given: torch.Tensor,
+        wanted: torch.Tensor,
+        sent: Sequence[int],
+        received: Sequence[int],
+        *,
+        dtype: DataType,
+    ) -> None:
+        """Exchange blocks of unequal lengths, in elements, as planned from all ranks' counts."""
+        if self._blocks is None:
+            raise InputError(
+                "expected a group that plans blocks of unequal lengths, found one that does not."
+            )
+        self._blocks.run(
+            _memory(given), _memory(wanted), sent, received, dtype=dtype, timeout_s=self._timeout()
+        )
+
     def abort(self, reason: str) -> None:
         """Abort outstanding work, so that closing waits for nobody."""
         if isinstance(self.engine, PutSignalEngine):
@@ -165,7 +195,7 @@ def open_backend_path(
     if one_host and device == "cpu" and options.engine != "torch":
         engine = ShmEngine.connect(rank, len(members), exchange, exchange_timeout_s=timeout())
         if topology is None and options.algorithm is None:
-            return BackendPath(engine, (), timeout, options.threshold_bytes or 0)
+            return BackendPath(engine, (), timeout, options.threshold_bytes or 0, rates=one_box(len(members)))
     else:
         engine = TorchEngine(store, rank, len(members), device=device, exchange_timeout_s=timeout())
     topology = topology or _star(len(members))
@@ -182,8 +212,8 @@ def open_backend_path(
         for name in names
     ]
     if options.threshold_bytes is not None or groups[0].in_network is not None:
-        return BackendPath(engine, groups, timeout, options.threshold_bytes or 0)
-    path = BackendPath(engine, groups, timeout, 0)
+        return BackendPath(engine, groups, timeout, options.threshold_bytes or 0, rates=rates_of(topology))
+    path = BackendPath(engine, groups, timeout, 0, rates=rates_of(topology))
     path.threshold_bytes = _measured_threshold(path, device, native)
     return path
 
@@ -213,7 +243,7 @@ def _put_path(
         )
 
     puts = PutChoice(engine, group_of, algorithm=options.algorithm or "forest", rules=rules, nodes=hosts)
-    path = BackendPath(engine, (), timeout, options.threshold_bytes or 0, puts=puts)
+    path = BackendPath(engine, (), timeout, options.threshold_bytes or 0, puts=puts, rates=rates_of(planned))
     if options.threshold_bytes is None and rules is None:
         path.threshold_bytes = _measured_threshold(path, device, native)
     return path

@@ -8,7 +8,8 @@ back, and why, is logged once for each reason.
 from __future__ import annotations
 
 import logging
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 from weakref import WeakKeyDictionary
@@ -27,6 +28,7 @@ from coppice.program.memory import Buffer, memory_of
 from coppice.run.engines.datatype import DataType, ReduceOp, check_reduction
 from coppice.run.engines.engine import BaseEngine, DeviceMemory, Engine
 from coppice.run.engines.put_signal.device import Awaited, Put, PutSignalDevice
+from coppice.run.engines.put_signal.exchanged import ExchangedBlocks
 from coppice.run.engines.put_signal.kernels import LocalCall, LocalWork
 from coppice.run.errors import RunError
 from coppice.schedule.forest import Forest
@@ -177,6 +179,7 @@ class PutSignalEngine(BaseEngine):
         communicators: Communicators and streams of the programs.
         pieces: Pieces of every chunk, None for what the lowering takes.
         left_to: Who carries out what puts cannot, for messages, if not the engine below.
+        capacity_bytes: Largest window of an all-to-all of unequal blocks; None lets it grow.
 
     Raises:
         RunError: If the warm-up of the device fails.
@@ -193,6 +196,7 @@ class PutSignalEngine(BaseEngine):
         communicators: int = 1,
         pieces: int | None = None,
         left_to: str | None = None,
+        capacity_bytes: int | None = None,
         timeout_s: float = 300.0,
     ) -> None:
         if (device.rank, device.ranks) != (below.rank, below.ranks):
@@ -207,6 +211,8 @@ class PutSignalEngine(BaseEngine):
         self._programs: WeakKeyDictionary[RankProgram, PutSignalProgram] = WeakKeyDictionary()
         self._calls: WeakKeyDictionary[RankProgram, dict[DataType, IssuedCalls]] = WeakKeyDictionary()
         self._left: WeakKeyDictionary[RankProgram, str] = WeakKeyDictionary()
+        self._exchanged: WeakKeyDictionary[RankProgram, ExchangedBlocks] = WeakKeyDictionary()
+        self._capacity_bytes = capacity_bytes
         self._left_to = left_to or below.name
         self._told: set[str] = set()
         self._warm = 0
@@ -227,6 +233,16 @@ class PutSignalEngine(BaseEngine):
             else:
                 reason = found
         self._left[program] = reason
+
+    def learn_exchange(self, program: RankProgram, programs: Sequence[RankProgram]) -> None:
+        """See :meth:`coppice.run.engines.engine.ExchangingEngine.learn_exchange`."""
+        blocks = ExchangedBlocks(program, programs)
+        self._left[program] = blocks.obstacle or (
+            "an all-to-all of unequal blocks, whose counters hold more than one signal"
+            if self.device.single
+            else ""
+        )
+        self._exchanged[program] = blocks
 
     def obstacle(self, program: RankProgram, dtype: DataType, op: ReduceOp) -> str:
         """Why a program is left to the engine below, or nothing; the same on all ranks.
@@ -282,6 +298,9 @@ class PutSignalEngine(BaseEngine):
         if self.obstacle(program, dtype, op):
             self.below.run(program, given, wanted, dtype=dtype, op=op, timeout_s=timeout_s)
             return
+        if program in self._exchanged:
+            self._exchange(program, given, wanted, dtype, timeout_s)
+            return
         if program.collective.reduces:
             check_reduction(op, dtype)
         kept = self._calls.setdefault(program, {})
@@ -302,10 +321,9 @@ class PutSignalEngine(BaseEngine):
     def _run(self, calls: IssuedCalls, source: Any, target: Any, op: ReduceOp, timeout_s: float) -> None:
         """Stage in, issue, wait, stage out."""
         device, program = self.device, calls.program
-        what = str(program.collective)
         if device.recording():
             self._check_recordable(program)
-        try:
+        with self._failing(str(program.collective)):
             device.prepare(
                 calls.window_bytes, communicators=program.num_communicators, streams=program.num_streams
             )
@@ -314,11 +332,36 @@ class PutSignalEngine(BaseEngine):
                 device.write(offset, part)
             device.begin()
             calls.issue(device, op)
-            device.join(what, timeout_s, into=target)
+            device.join(str(program.collective), timeout_s, into=target)
             for offset, part in _parts(calls.wanted, target):
                 device.read(offset, part)
             if op is ReduceOp.AVG and program.collective.reduces:
                 device.divide(calls.dtype, target, self.ranks)
+
+    def _exchange(
+        self, program: RankProgram, given: Any, wanted: Any, dtype: DataType, timeout_s: float
+    ) -> None:
+        """Run an all-to-all of unequal blocks."""
+        blocks, device = self._exchanged[program], self.device
+        blocks.check_capacity(dtype.itemsize, self._capacity_bytes)
+        if device.recording():
+            raise InputError(
+                "expected calls that are the same at each replay, found an all-to-all of unequal blocks: leave it "
+                "out of the graph."
+            )
+        source = device.elements(given, dtype, program.input_elements, name="the input")
+        target = device.elements(wanted, dtype, program.output_elements, name="the output", writable=True)
+        with self._failing(str(program.collective)):
+            device.prepare(blocks.window_bytes(dtype.itemsize), communicators=1, streams=1)
+            self._warm_up(1, timeout_s)
+            blocks.carry_out(device, source, target, dtype=dtype, timeout_s=timeout_s)
+
+    @contextmanager
+    def _failing(self, what: str) -> Iterator[None]:
+        """Tell the other ranks when the body raises; the engine is of no more use then."""
+        device = self.device
+        try:
+            yield
         except RunError as error:
             self._lost = str(error)
             device.abort(str(error))
