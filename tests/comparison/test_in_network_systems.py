@@ -13,7 +13,8 @@ import pytest
 from coppice import compare
 from coppice.comparison.in_network import split_on_cluster
 from coppice.errors import InputError
-from coppice.innetwork.clusters import cluster_system, with_adding
+from coppice.innetwork.clusters import cluster_system
+from coppice.innetwork.places import with_adding
 from coppice.innetwork.systems import SYSTEMS
 from coppice.options.names import AGGREGATING
 from coppice.topology.presets import preset

@@ -14,8 +14,10 @@ from coppice.bounds.attainable import in_network_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.innetwork.clusters import SwitchTrees, cluster_system, places_of, with_adding
+from coppice.innetwork.clusters import cluster_system
 from coppice.innetwork.placement.trees import AddingNetwork, build_tree, stream_counts
+from coppice.innetwork.places import places_of, with_adding
+from coppice.innetwork.switch_trees import SwitchTrees
 from coppice.innetwork.systems import SYSTEMS, AggregationCase, estimate
 from coppice.innetwork.systems.nvls import nvls_share
 from coppice.simulation.latency import least_latency

@@ -12,7 +12,8 @@ from coppice.bounds.attainable import in_network_bound
 from coppice.bounds.problem import Problem, problem_of
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.innetwork.clusters import ClusterSystem, cluster_system, with_adding
+from coppice.innetwork.clusters import ClusterSystem, cluster_system
+from coppice.innetwork.places import with_adding
 from coppice.innetwork.systems.registry import named_system
 from coppice.innetwork.systems.splitting import BestSplit, best_split
 from coppice.planners.planning import plan

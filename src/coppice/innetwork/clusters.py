@@ -1,312 +1,32 @@
 """In-network aggregation on a given topology: where each system's trees lie, and how long an all-reduce takes.
 
-Aggregation trees of switches on a topology (reduce up, multicast down), and their load on each link. Members send
-towards a root along the fewest hops (then the widest links); the union of their paths is a tree. A switch that adds
-sends one stream up, any other one passes on all that it gets. The root holds the sum. On the way down a switch that
-copies gets one stream for all that is below it; what is below others comes in a stream of its own for each member, or
-each copying switch, from the nearest switch above that can copy.
-
 The exact load that one system puts on every link of a cluster, and its time by its closed form. In boxes of several
 GPUs the GPUs reduce-scatter first, one head for each part; heads of the same place in all boxes aggregate their part in
 the network, each such group along a tree of its own; then the boxes all-gather. Trees are chosen one after the other,
 each where the busiest link stays least busy. The rate of a tree is what the busiest link leaves it, with all trees at
 once; frames, windows and latencies are those of the system's model.
-
-What a system needs of a cluster is which ranks share a box, and which switches can add.
 """
 
 from __future__ import annotations
 
-from collections import deque
-from collections.abc import Collection, Mapping, Sequence
-from dataclasses import dataclass, replace
-from fnmatch import fnmatchcase
+from collections.abc import Sequence
+from dataclasses import dataclass
 from fractions import Fraction
 from itertools import pairwise
 from math import cbrt, ceil, log2
 
-import numpy as np
-
 from coppice.arguments import checked
 from coppice.errors import InputError, UnreachableError
+from coppice.innetwork.places import ClusterPlaces, places_of
+from coppice.innetwork.switch_trees import SwitchTree, SwitchTrees
 from coppice.innetwork.systems.estimate import AggregationCase, AggregationEstimate, microseconds
 from coppice.innetwork.systems.registry import estimate, named_system
 from coppice.simulation.channels import TransportProfile, num_boxes, transport_profiles
 from coppice.simulation.models import Model
-from coppice.topology.model import NodeKind, Topology
+from coppice.topology.model import Topology
 from coppice.topology.routing import Router
 
 __all__ = ["ClusterSystem", "cluster_system"]
-
-
-@dataclass(frozen=True, kw_only=True)
-class SwitchTree:
-    """An aggregation tree for one group of members."""
-
-    root: int  # Node of the switch that holds the sum
-    members: tuple[int, ...]  # Nodes that contribute and get the sum
-    streams: Mapping[int, int]  # Streams of the tensor on each link that has any, up and down together
-    latency_us: float  # Latency of the links from the farthest member to the root and back
-    tiers: int  # Adding switches on the longest way up
-    # For each node that streams pass on the way up, but the root, the next adding switch on its way
-    above: Mapping[int, int]
-    first_up: tuple[int, ...]  # Links from the first member to the root
-    first_down: tuple[int, ...]  # Links from the root to the first member
-
-
-class SwitchTrees:
-    """The aggregation trees that a topology allows.
-
-    Args:
-        topology: The network.
-        adding: Nodes of switches that add and copy.
-
-    Examples:
-        >>> from coppice.topology.presets import preset
-        >>> star = preset("star", gpus=4)
-        >>> tree = SwitchTrees(star, [4]).tree(4, [0, 1, 2, 3])
-        >>> sorted(set(tree.streams.values())), tree.tiers, tree.above
-        ([1], 1, {0: 4, 1: 4, 2: 4, 3: 4})
-    """
-
-    def __init__(self, topology: Topology, adding: Collection[int]) -> None:
-        self.topology = topology
-        self.adding = frozenset(adding)
-        self._forwards = (topology.rank < 0).tolist()
-        ends = list(
-            zip(topology.src.tolist(), topology.dst.tolist(), topology.capacity.tolist(), strict=True)
-        )
-        self._into: list[list[tuple[int, int, int]]] = [[] for _ in range(topology.num_nodes)]
-        self._out: list[list[tuple[int, int, int]]] = [[] for _ in range(topology.num_nodes)]
-        for link, (a, b, capacity) in enumerate(ends):
-            self._into[b].append((a, capacity, link))
-            self._out[a].append((b, capacity, link))
-        self._found: dict[int, tuple[list[int], list[int]]] = {}
-
-    def tree(self, root: int, members: Sequence[int]) -> SwitchTree:
-        """Build the tree of some members around a root.
-
-        Args:
-            members: Nodes that contribute, the first one a server's where there is one.
-        """
-        if root not in self._found:
-            self._found[root] = self._links_from(root, self._into), self._links_from(root, self._out)
-        to_root, from_root = self._found[root]
-        streams: dict[int, int] = {}
-        up, tiers = self._streams(members, root, to_root, self.topology.dst)
-        down, _ = self._streams(members, root, from_root, self.topology.src)
-        for part in (up, down):
-            for link, count in part.items():
-                streams[link] = streams.get(link, 0) + count
-        latency: list[float] = self.topology.latency_us.tolist()
-
-        def longest(links: list[int], ends: Sequence[int]) -> float:
-            return max(sum(latency[link] for link in self._way(v, root, links, ends)) for v in members)
-
-        sources, targets = self.topology.src.tolist(), self.topology.dst.tolist()
-        return SwitchTree(
-            root=root,
-            members=tuple(members),
-            streams=streams,
-            latency_us=longest(to_root, targets) + longest(from_root, sources),
-            tiers=tiers,
-            above=self._above(members, root, to_root, targets),
-            first_up=tuple(self._way(members[0], root, to_root, targets)),
-            first_down=tuple(self._way(members[0], root, from_root, sources)),
-        )
-
-    def best(self, members: Sequence[int], *, load: Sequence[Fraction], share: Fraction) -> SwitchTree | None:
-        """Choose the tree with the least busy busiest link on top of a given load; None where no tree exists.
-
-        Of equal ones the tree with fewer streams, less latency, the first root.
-
-        Args:
-            load: Bytes on each link for each byte of the tensor.
-            share: Part of the tensor that the tree carries.
-        """
-        best: tuple[tuple[Fraction, int, float, int], SwitchTree] | None = None
-        for root in sorted(self.adding):
-            try:
-                tree = self.tree(root, members)
-            except UnreachableError:
-                continue
-            busiest = max(
-                ((load[e] + share * count) / self.topology.gb_per_s(e) for e, count in tree.streams.items()),
-                default=Fraction(0),
-            )
-            key = (busiest, sum(tree.streams.values()), tree.latency_us, root)
-            if best is None or key < best[0]:
-                best = key, tree
-        return None if best is None else best[1]
-
-    def _links_from(self, root: int, beside: list[list[tuple[int, int, int]]]) -> list[int]:
-        """For each node its link on the way to (or from) the root: fewest hops, then widest, then first; -1 without."""
-        nodes = self.topology.num_nodes
-        hops, width, link = [-1] * nodes, [0] * nodes, [-1] * nodes
-        hops[root], width[root] = 0, 2**63
-        waiting = deque([root])
-        while waiting:
-            here = waiting.popleft()
-            if here != root and not self._forwards[here]:
-                continue
-            for there, capacity, number in beside[here]:
-                through = min(width[here], capacity)
-                if hops[there] < 0:
-                    hops[there] = hops[here] + 1
-                    waiting.append(there)
-                if hops[there] == hops[here] + 1 and through > width[there]:
-                    width[there], link[there] = through, number
-        return link
-
-    def _way(self, member: int, root: int, link: list[int], ends: Sequence[int]) -> list[int]:
-        """Path between a member and the root."""
-        way, here = [], member
-        while here != root:
-            number = link[here]
-            if number < 0:
-                names = self.topology.node_ids
-                raise UnreachableError(
-                    f"no path of switches and NICs joins {names[member]} and {names[root]}."
-                )
-            way.append(number)
-            here = int(ends[number])
-        return way
-
-    def _above(
-        self, members: Sequence[int], root: int, link: list[int], ends: Sequence[int]
-    ) -> dict[int, int]:
-        """The next adding switch of every node on the paths of the members."""
-        found: dict[int, int] = {}
-        for member in members:
-            way = [member, *(int(ends[number]) for number in self._way(member, root, link, ends))]
-            following = root
-            for node, after in reversed(list(pairwise(way))):
-                following = after if after in self.adding else following
-                found[node] = following
-        return found
-
-    def _streams(
-        self, members: Sequence[int], root: int, link: list[int], ends: np.ndarray
-    ) -> tuple[dict[int, int], int]:
-        """Streams on each link of the tree, and the largest number of adding switches on a path."""
-        others = ends.tolist()
-        ways = [self._way(v, root, link, others) for v in members]
-        below: dict[int, int] = {}
-        depth: dict[int, int] = {}
-        for member, way in zip(members, ways, strict=True):
-            below[member] = 1
-            for position, number in enumerate(way):
-                node = int(others[number])
-                depth[node] = len(way) - position - 1
-        depth.update({member: len(way) for member, way in zip(members, ways, strict=True)})
-        for node in sorted(depth, key=lambda each: (-depth[each], each)):
-            if node == root:
-                continue
-            count = 1 if node in self.adding else below.get(node, 0)
-            other = int(others[link[node]])
-            below[other] = below.get(other, 0) + count
-        streams = {link[node]: 1 if node in self.adding else below[node] for node in depth if node != root}
-        tiers = max(sum(int(others[number]) in self.adding for number in way) for way in ways)
-        return streams, tiers
-
-
-@dataclass(frozen=True, kw_only=True)
-class ClusterPlaces:
-    """Boxes and switches of a cluster."""
-
-    topology: Topology  # The cluster
-    # Nodes of the ranks of each box, in order of ranks; ranks without a host are boxes of their own
-    boxes: tuple[tuple[int, ...], ...]
-    # Ranks of a box that exchange its part of the tensor with other boxes: as many as the smallest box has
-    heads: int
-    network: tuple[int, ...]  # Switches outside boxes that add and copy
-    # Switches that add and copy and that all ranks of one box, or of all, hang on directly
-    inside: tuple[int, ...]
-
-    def joining(self, group: Sequence[int]) -> tuple[int, ...]:
-        """Switches among :attr:`inside` that all of some ranks hang on."""
-        return tuple(v for v in self.inside if _joins(self.topology, v, group))
-
-    def phase_load(self) -> list[Fraction]:
-        """Bytes on each link per byte of the tensor when every box reduces to its heads; broadcasts take as many."""
-        load = [Fraction(0)] * self.topology.num_links
-        router, index = Router(self.topology), self.topology.link_index
-        for box in self.boxes:
-            for head in box[: self.heads]:
-                for other in box:
-                    if other != head:
-                        path = router.node_path(other, head)
-                        for a, b in pairwise(path):
-                            load[index[a, b]] += Fraction(1, self.heads)
-        return load
-
-
-def with_adding(topology: Topology, pattern: str) -> Topology:
-    """Mark the switches outside boxes that a pattern names as able to reduce and multicast, and no others.
-
-    Args:
-        pattern: Names of switches, such as ``spine*``; several with ``+`` between them.
-
-    Examples:
-        >>> from coppice.topology.presets import preset
-        >>> found = with_adding(preset("fat-tree"), "spine*")
-        >>> [found.node_ids[v] for v in np.flatnonzero(found.aggregate & found.multicast)]
-        ['spine0', 'spine1']
-    """
-    patterns = [each.strip() for each in pattern.split("+")]
-    outside = (topology.kind == NodeKind.SWITCH) & (topology.host < 0)
-    named = outside & np.array(
-        [any(fnmatchcase(name, each) for each in patterns) for name in topology.node_ids], dtype=np.bool_
-    )
-    if not named.any():
-        names = [topology.node_ids[v] for v in np.flatnonzero(outside).tolist()]
-        known = f"has {', '.join(names[:8])}{', ...' if len(names) > 8 else ''}" if names else "has none"
-        raise InputError(
-            f"expected names of switches outside boxes, found {pattern!r}: {topology.name} {known}."
-        )
-    return replace(
-        topology,
-        aggregate=np.where(outside, named, topology.aggregate),
-        multicast=np.where(outside, named, topology.multicast),
-    )
-
-
-def places_of(topology: Topology) -> ClusterPlaces:
-    """Boxes and switches of a cluster.
-
-    Examples:
-        >>> from coppice.topology.presets import preset
-        >>> places = places_of(preset("dgx-h100", boxes=2))
-        >>> len(places.boxes), places.heads, places.network, len(places.inside)
-        (2, 8, (), 2)
-    """
-    ranks = topology.rank_nodes.tolist()
-    by_host: dict[int, list[int]] = {}
-    for position, node in enumerate(ranks):
-        host = int(topology.host[node])
-        by_host.setdefault(host if host >= 0 else -1 - position, []).append(node)
-    boxes = tuple(tuple(each) for each in by_host.values())
-    able = (topology.kind == NodeKind.SWITCH) & topology.aggregate & topology.multicast
-    groups = (*boxes, tuple(ranks))
-    return ClusterPlaces(
-        topology=topology,
-        boxes=boxes,
-        heads=min(map(len, boxes)),
-        network=tuple(np.flatnonzero(able & (topology.host < 0)).tolist()),
-        inside=tuple(
-            v
-            for v in np.flatnonzero(able).tolist()
-            if any(len(group) > 1 and _joins(topology, v, group) for group in groups)
-        ),
-    )
-
-
-def _joins(topology: Topology, switch: int, group: Sequence[int]) -> bool:
-    """Whether GPUs are attached to a switch directly, one of their box where they have boxes."""
-    index = topology.link_index
-    if topology.host[switch] < 0 and any(topology.host[g] >= 0 for g in group):
-        return False
-    return all((g, switch) in index and (switch, g) in index for g in group)
 
 
 _PIPELINED = ("sharp", "sharp-v1", "sharp-v3", "nvls-tree")

@@ -302,7 +302,9 @@ class _Network:
     ) -> JointPlan:
         """Plans on these parts, each counted on the whole network."""
         known: dict[bytes, Plan] = {}
-        checked: dict[tuple[bytes, bytes], tuple[Plan, dict[int, Fraction]]] = {}  # Groups alike but for names
+        checked: dict[
+            tuple[bytes, bytes], tuple[Plan, dict[int, Fraction]]
+        ] = {}  # Groups alike but for names
         busy = [[Fraction(0)] * self.topology.num_links for _ in self.classes]
         groups = []
         for (demand, ranks), member, part in zip(self.of, self.members, parts, strict=True):

@@ -19,8 +19,8 @@ from typing import IO
 import numpy as np
 
 from coppice.errors import CheckError, InputError
-from coppice.innetwork.clusters import SwitchTrees
 from coppice.innetwork.serving.udp import SWITCH_VARIABLE
+from coppice.innetwork.switch_trees import SwitchTrees
 from coppice.run.lab.namespaces import IDENTITY, Lab
 from coppice.run.processes import end_with_parent, stop
 from coppice.topology.model import NodeKind, Topology
