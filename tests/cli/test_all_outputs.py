@@ -113,8 +113,12 @@ RUNS = {
     "simulate": (
         "simulate plan.json --size 1M",
         "simulate rings.json --size 1M --seeds 3 --model alpha-beta",
+        "simulate dgx-a100 --algorithm library --size 1M",
     ),
-    "simulate-sizes": ("simulate plan.json --size 1K:1M:32",),
+    "simulate-sizes": (
+        "simulate plan.json --size 1K:1M:32",
+        "simulate dgx-a100 --algorithm library --size 1K:1M:32",
+    ),
     "simulate-jobs": ("simulate --together jobs.json",),
     "compare": (
         f"compare {STAR} -c all_gather --sizes 1K,1M --algorithm forest,ring,bruck -j 1",

@@ -521,8 +521,8 @@ def test_classes_are_told_apart_in_words() -> None:
         ),
     )
     assert pick_lines(rows) == [
-        "1K Tree/LL: 1.5 times the best time",
-        "1M..1G NVLS/Simple: 1 to 2 times the best time of those whose switches copy and add",
+        "1K Tree/LL: 1.5 times the best time; 1 us",
+        "1M..1G NVLS/Simple: 1 to 2 times the best time of those whose switches copy and add; at 1G 1 us",
     ]
 
 

@@ -25,7 +25,7 @@ def test_sessions(page: str, count: int) -> None:
     assert run_session(page) >= count
 
 
-@pytest.mark.parametrize(("page", "count"), [("simulation.md", 5), ("placement.md", 4)])
+@pytest.mark.parametrize(("page", "count"), [("simulation.md", 6), ("placement.md", 4)])
 def test_all_blocks(page: str, count: int, tmp_path: Path) -> None:
     assert run_page(page, tmp_path) == count
 

@@ -142,8 +142,24 @@ def test_all_spellings_of_two_boxes_are_one_machine(name: str, tmp_path: Path) -
         "xml": two_of(quietly(text)),
         "xml without PCIe": two_of(quietly(text, pcie="nics")),
         "smi": two_of(quietly(smi(cell, 2 if name == "dgx-a100" else 1), **given)),
+        "smi without PCIe": two_of(quietly(smi(cell, 2 if name == "dgx-a100" else 1), pcie="nics", **given)),
     }
     require_one_pick(boxes)
+
+
+def test_switches_of_which_gpus_and_nics_alone_are_kept() -> None:
+    """Readers cut such a switch in two, one for each direction: its NICs are still beside its GPUs."""
+    rows = ["GPU0", "GPU1", "GPU2", "GPU3", "NIC0", "NIC1"]
+    links = [
+        *("X NV12 NV12 NV12 PXB SYS", "NV12 X NV12 NV12 PXB SYS", "NV12 NV12 X NV12 SYS PXB"),
+        *("NV12 NV12 NV12 X SYS PXB", "PXB PXB SYS SYS X SYS", "SYS SYS PXB PXB SYS X"),
+    ]
+    text = "\t".join(["", *rows]) + "\n"
+    text += "".join("\t".join([row, *line.split()]) + "\n" for row, line in zip(rows, links, strict=True))
+    options = {"gpu": "a100", "nic_gb_per_s": 25, "cpu": "amd"}
+    require_one_pick(
+        {pcie: two_of(quietly(text.encode(), pcie=pcie, **options)) for pcie in ("keep", "nics")}
+    )
 
 
 def test_a_cluster_keeps_its_machine_under_another_name() -> None:

@@ -179,7 +179,7 @@ def _sizes(text: Any) -> tuple[int, ...]:
 def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     """The printed comparison."""
     from coppice.bounds.describe import describe_cut
-    from coppice.comparison.ranges import pick_lines
+    from coppice.comparison.ranges import pick_lines, pick_title
     from coppice.comparison.table import (
         algorithm_lines,
         best_lines,
@@ -213,7 +213,7 @@ def _text(made: Sequence[Comparison], *, every: bool) -> list[str]:
     if first.synthesized:
         lines += ["", "synthesised", *(f"  {line}" for line in synthesis_lines(first))]
     if first.picks:
-        lines += ["", "NCCL would pick", *(f"  {line}" for line in pick_lines(first.picks))]
+        lines += ["", pick_title(first.picks, model), *(f"  {line}" for line in pick_lines(first.picks))]
     if first.helped is not None:
         rate = f"optimum {float(first.helped.optimum.algbw_gb_per_s):.6g} GB/s algbw"
         lines += ["", f"in-network: with switches that copy and add ({rate})"]

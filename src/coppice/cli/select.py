@@ -9,11 +9,11 @@ from typing import TYPE_CHECKING, Annotated
 from msgspec import structs
 
 from coppice.cli.options.declaring import with_options
-from coppice.cli.options.inputs import load_topology, print_warnings
+from coppice.cli.options.inputs import load_topology, print_warnings, sorted_settings
 from coppice.cli.output import print_fields, print_json, print_lines, to_stdout, without_key
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.options import argument, option, parse_settings
+from coppice.options import argument, option
 from coppice.options.names import COST_INPUTS, SELECTING
 from coppice.options.shared import (
     BoxesOption,
@@ -95,7 +95,7 @@ def select(
     from coppice.selection import select as make_selection
 
     printed = to_stdout(output, as_json=as_json)
-    inputs, others = _sorted_settings(settings, library)
+    inputs, others = sorted_settings(settings, library)
     wanted = parse_sizes(sizes, option="--size")
     if len(wanted) > 1 and (why or output is not None):
         raise InputError(f"--why and -o are about one size, found {len(wanted)} in --size {sizes}: give one.")
@@ -151,13 +151,6 @@ def select(
     print_fields(f"{title} among {plural(picked.ranks, 'rank')}", fields)
     if why:
         print_lines(["", *_why_lines(picked)])
-
-
-def _sorted_settings(settings: list[str] | None, library: str) -> tuple[dict[str, str], list[str]]:
-    """Inputs of the cost model, and parameters of a preset."""
-    parsed = parse_settings(settings or ())
-    inputs = {key: value for key, value in parsed.items() if key in COST_INPUTS and library == "nccl"}
-    return inputs, [f"{key}={value}" for key, value in parsed.items() if key not in inputs]
 
 
 def _load(
@@ -229,7 +222,7 @@ def _fields(picked: Selection) -> list[tuple[str, str]]:
     if picked.runs_as not in ("", picked.algorithm) and picked.cell is None:
         fields.append(("runs as", f"{picked.runs_as}: it falls back on it"))
     if picked.cell is not None and picked.cell.time_us is not None:
-        fields.append(("predicted time", f"{picked.cell.time_us:.4g} us"))
+        fields.append(("predicted time", f"{picked.cell.time_us:.4g} us by the {picked.model_name}"))
     if picked.ours is None:
         fields.append(("algorithm here", f"none: {picked.reason}"))
     else:

@@ -10,18 +10,29 @@ from typing import TYPE_CHECKING, Annotated, Any
 from msgspec import Struct
 
 from coppice.cli.options.declaring import with_options
+from coppice.cli.options.inputs import load_topology, sorted_settings
 from coppice.cli.options.measuring import AssumeOption, chosen_model
 from coppice.cli.output import Stages, print_fields, print_json, print_lines
 from coppice.cli.terminal import terminal_width
+from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.options import argument, option
-from coppice.options.shared import USUAL_SIZE, JsonOption, SizesOption, TogetherOption
+from coppice.options.shared import (
+    USUAL_SIZE,
+    BoxesOption,
+    JsonOption,
+    RatesOption,
+    SetOption,
+    SizesOption,
+    TogetherOption,
+)
 from coppice.simulation.models import Model, Sharing, protocol_text
 from coppice.text import aligned, bar, number, parse_sizes, percent_text, plural, short_size, size_text
-from coppice.verbs.simulating import SimulateOptions
+from coppice.verbs.simulating import SimulateOptions, refuse_decided
 
 if TYPE_CHECKING:
     from coppice.schedule.plan import Plan
+    from coppice.selection import Selection
     from coppice.simulation.jobs import JobResult, Together
     from coppice.simulation.simulated import Simulated
     from coppice.simulation.timeline import Timeline
@@ -34,14 +45,24 @@ class ListedParts(Struct, frozen=True, kw_only=True):
     stages: Annotated[int, option("stages of the critical path: 12", ge=0)] = 12
 
 
-@with_options("plan size pieces model assume protocol channels seeds multipath ...")
+@with_options(
+    "plan size pieces model assume protocol channels seeds multipath algorithm library collective root boxes rates "
+    "settings ..."
+)
 def simulate(
     options: SimulateOptions,
     plan: Annotated[
-        str | None, argument("Plan file, or set of plans; - is standard input.", metavar="[PLAN]")
+        str | None,
+        argument(
+            "Plan file, or set of plans; - is standard input. With `--algorithm library` a topology.",
+            metavar="[PLAN]",
+        ),
     ] = None,
     *,
     size: SizesOption = USUAL_SIZE,
+    boxes: BoxesOption = None,
+    rates: RatesOption = None,
+    settings: SetOption = None,
     assume: AssumeOption,
     together: TogetherOption = None,
     trace: Annotated[
@@ -58,6 +79,9 @@ def simulate(
     Of a set of plans each size takes its own, under the model that the set was made for. The plan is not verified: that
     is what `coppice verify` is for.
 
+    With `--algorithm library` each size takes what the library picks: its algorithm, protocol and channels, and of NCCL
+    the rings and trees that its search finds. The library's own estimate stands beside the simulated time.
+
     \b
     Examples:
       coppice simulate plan.json --size 64M
@@ -66,7 +90,10 @@ def simulate(
       coppice simulate plans/ --size 1K:1G:32
       coppice simulate ring.json --size 16M --seeds 100
       coppice simulate --together jobs.json
+      coppice simulate dgx-a100 --boxes 2 --algorithm library --collective all_reduce --size 1K:1G:32
     """  # noqa: D301 (\b is for the help formatter)
+    from coppice.bounds.problem import problem_of
+    from coppice.comparison.library import simulate_picks
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import read_plan
     from coppice.schedule.files.set_file import plan_set_of
@@ -75,7 +102,16 @@ def simulate(
     from coppice.simulation.timeline import critical_lines
     from coppice.simulation.trace import write_trace
 
-    plans = None if plan is None or together is not None else plan_set_of(plan)
+    picks = options.picks()
+    if not picks and (boxes is not None or rates is not None or settings):
+        raise InputError(
+            "a plan has its topology: leave out --boxes, --rates and --set, or give --algorithm library."
+        )
+    if picks and (together is not None or plan is None):
+        raise InputError(
+            "expected a topology with --algorithm library, found none: name a preset or a file, without --together."
+        )
+    plans = None if plan is None or picks or together is not None else plan_set_of(plan)
     named = options.model
     if plans is not None and named is None and assume.overhead is None:
         named = model_of_set(plans)
@@ -110,7 +146,14 @@ def simulate(
             "multipath": options.multipath,
             "on_stage": progress.begin,
         }
-        if plans is None:
+        if picks:
+            refuse_decided(options)
+            inputs, others = sorted_settings(settings, options.library or "nccl")
+            topology = load_topology(plan, boxes=boxes, rates=rates, settings=others)
+            problem = problem_of(topology, options.collective or Collective.ALL_REDUCE, root=options.root)
+            rows = simulate_picks(problem, options.library or "nccl", sizes, settings=inputs, **several)
+            loaded = rows[-1].plan
+        elif plans is None:
             loaded = read_plan(plan)
             rows = simulate_sizes(loaded, sizes, **several)
         else:
@@ -134,6 +177,9 @@ def simulate(
         largest = f" at {short_size(sizes[-1])}, the largest size" if len(rows) > 1 else ""
         traced.append(("trace", f"{trace}: {shown} of {messages}{largest}"))
     if len(rows) > 1:
+        told = rows[0].picked
+        if told is not None and told.model_name is not None:
+            traced.insert(0, ("estimate", f"by the {told.model_name}"))
         print_fields(title, [("plan", planners), ("model", assumed.text), *traced])
         print_lines(["", *table_lines(rows)])
         return
@@ -196,7 +242,7 @@ def single_fields(row: Simulated, *, best: bool) -> list[tuple[str, str]]:
     from coppice.simulation.timeline import time_by_reason
 
     timeline = row.timeline
-    fields = model_fields(row.plan, timeline.model)
+    fields = [*_pick_fields(row), *model_fields(row.plan, timeline.model)]
     chosen = " (the best)" if best else ""
     messages = plural(timeline.messages.count, "message")
     fields += [
@@ -220,6 +266,18 @@ def single_fields(row: Simulated, *, best: bool) -> list[tuple[str, str]]:
     return fields
 
 
+def _pick_fields(row: Simulated) -> list[tuple[str, str]]:
+    """What a library picks, and the estimate of its own model."""
+    picked = row.picked
+    if picked is None:
+        return []
+    channels = "" if picked.channels_filled is None else f" on {plural(picked.channels_filled, 'channel')}"
+    fields = [(f"{picked.library} picks", f"{picked.algorithm}{channels}")]
+    if picked.cell is not None and picked.cell.time_us is not None:
+        fields.append(("its estimate", f"{number(picked.cell.time_us)} us by the {picked.model_name}"))
+    return fields
+
+
 def _protocol_line(name: str) -> str:
     """What a protocol costs."""
     from coppice.simulation.channels import protocol as protocol_of
@@ -234,20 +292,28 @@ def _protocol_line(name: str) -> str:
 
 def table_lines(rows: Sequence[Simulated]) -> list[str]:
     """Table with a row per size, in the style of nccl-tests."""
-    protocols = rows[0].timeline.protocol is not None
+    picks = rows[0].picked is not None
+    protocols = rows[0].timeline.protocol is not None and not picks
     hashed = rows[0].hashed is not None
     heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of optimum", "")]
     if hashed:
         heads += [("median", "(us)"), ("p99", "(us)"), ("multipath", "(us)")]
     heads += [("protocol", "")] * protocols + [("pieces", ""), ("busiest link", "")]
     several = len({id(row.plan) for row in rows}) > 1
-    heads[1:1] = [("plan", "")] * several
+    several = several and not picks
+    heads[1:1] = (
+        [("picks", ""), ("channels", ""), ("estimate", "(us)")] if picks else [("plan", "")] * several
+    )
     lines = []
     for row in rows:
         timeline = row.timeline
         cells = [
             str(row.timeline.size_bytes),
-            *[row.plan.planner or "unknown planner"] * several,
+            *(
+                [row.plan.planner or "unknown planner"] * several
+                if row.picked is None
+                else _pick_cells(row.picked)
+            ),
             *_figures(timeline),
             percent_text(Fraction(row.share_of_least)),
         ]
@@ -259,12 +325,22 @@ def table_lines(rows: Sequence[Simulated]) -> list[str]:
             if link >= 0
             else "none"
         )
-        if timeline.protocol is not None:
-            cells.append(protocol_text(timeline.protocol))
+        if protocols:
+            cells.append(protocol_text(timeline.protocol or ""))
         lines.append([*cells, str(timeline.pieces), busy])
     last = len(heads) - 1
-    spare = [last - 1, 3 + several, 2 + several, last]
+    more = 3 if picks else int(several)
+    spare = [last - 1, 3 + more, 2 + more, last]
     return aligned(heads, lines, max_width=terminal_width(), spare=spare)
+
+
+def _pick_cells(picked: Selection) -> list[str]:
+    cell = picked.cell
+    return [
+        picked.algorithm,
+        "-" if picked.channels_filled is None else str(picked.channels_filled),
+        "-" if cell is None or cell.time_us is None else number(cell.time_us),
+    ]
 
 
 def busiest_lines(timeline: Timeline, count: int) -> list[str]:

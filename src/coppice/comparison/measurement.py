@@ -153,7 +153,7 @@ def candidates(
                 AlgorithmVariant(
                     algorithm=name,
                     parameters=parameters,
-                    doubled=_doubled(entry),
+                    doubled=doubled_parameter(entry),
                     order=each,
                     relay_gpus=relay_gpus,
                     in_network=in_network,
@@ -224,14 +224,14 @@ def _given(problem: Problem, plan: Plan, name: str) -> GivenVariant:
     return GivenVariant(algorithm=name, body=plan.body, sha256=sha256(encode_plan(plan)).hexdigest())
 
 
-def _doubled(entry: Algorithm) -> str | None:
+def doubled_parameter(entry: Algorithm) -> str | None:
     """The parameter that is doubled."""
     return next((name for name in DOUBLED if name in entry.parameters), None)
 
 
 def _variants(entry: Algorithm, ranks: int) -> list[dict[str, Value]]:
     """Every combination of the values at which the other parameters are tried; defaults are left out."""
-    parameters = {name: each for name, each in entry.parameters.items() if name != _doubled(entry)}
+    parameters = {name: each for name, each in entry.parameters.items() if name != doubled_parameter(entry)}
     choices = [_values(name, parameter, ranks) for name, parameter in parameters.items()]
     return [
         {
@@ -355,23 +355,6 @@ def measure(job: MeasurementJob) -> list[SimulatedTime]:
         return rows
     figures = {"gap": bodies.synthesized.gap, "synthesis_seconds": bodies.synthesized.seconds}
     return [msgspec.structs.replace(row, **figures) for row in rows]
-
-
-def time_in_protocol(
-    problem: Problem, plain: Bound, row: SimulatedTime, protocol: str, model: Model
-) -> float:
-    """Simulated time of a measured variant in one protocol of the model, in the pieces that suit it there."""
-    if row.protocol in ("", protocol) or protocol not in model.protocols:
-        return row.time_us
-    variant = AlgorithmVariant(
-        algorithm=row.algorithm,
-        parameters=row.parameters,
-        order=row.order,
-        relay_gpus=row.relays,
-        in_network=row.in_network,
-    )
-    body = Bodies(problem, variant, plain).body(1)
-    return fastest(body, row.size_bytes, model=replace(model, protocols=(protocol,)), keep_hops=False).time_us
 
 
 @lru_cache(maxsize=2)

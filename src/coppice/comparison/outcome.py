@@ -14,11 +14,10 @@ from typing import TYPE_CHECKING, Any, cast
 
 from coppice.bounds.describe import describe_cut
 from coppice.bounds.latency import LatencyBound
-from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.in_network import ModelledSystems, ModelledTime
-from coppice.comparison.measurement import SimulatedTime, faster, time_in_protocol
+from coppice.comparison.measurement import SimulatedTime, faster
 from coppice.comparison.ranges import LibraryPick, Range, nccl_picks, ranges
 from coppice.display import Shown, loaded
 from coppice.errors import MissingExtraError
@@ -182,11 +181,7 @@ class Comparison(Shown):
     def picks(self) -> tuple[LibraryPick, ...]:
         """NCCL's predicted pick at each size; empty where it does not run."""
         helped = None if self.helped is None else self.helped.times
-        return nccl_picks(self.problem, self.sizes, self.times, helped, in_protocol=self._time_in_protocol)
-
-    def _time_in_protocol(self, row: SimulatedTime, protocol: str) -> float:
-        plain = bound_of(self.problem)
-        return time_in_protocol(self.problem, plain, row, protocol, self.model)
+        return nccl_picks(self.problem, self.sizes, self.times, helped, model=self.model)
 
     def rows(self) -> Iterable[dict[str, Any]]:
         """Every algorithm at every size as a flat record, refusals included: the rows of a CSV file."""

@@ -14,11 +14,12 @@ from itertools import groupby
 from typing import TYPE_CHECKING
 
 from coppice.bounds.problem import Problem
+from coppice.comparison.library import LibraryRuns
 from coppice.comparison.measurement import SimulatedTime
 from coppice.errors import InputError
 from coppice.selection import select
 from coppice.selection.nccl.machines import machines_of
-from coppice.simulation.models import protocol_text
+from coppice.simulation.models import Model, protocol_text
 from coppice.text import plural, short_size, time_text
 
 if TYPE_CHECKING:
@@ -208,13 +209,14 @@ class LibraryPick:
     size_bytes: int  # M
     name: str  # Algorithm and protocol as NCCL calls them, such as `Tree/LL`
     algorithm: str | None  # Its name here, None where it is not simulated
-    # Its time in the protocol that NCCL picks, and that over the best time of its class, both simulated; None
-    # where it was not simulated
+    # Its time on NCCL's own channels and in its protocol, and that over the best time of its class, both simulated;
+    # None where it was not simulated
     time_us: float | None
     ratio: float | None
     in_network: bool = False  # Its class: switches copy and add
     channels: int | None = None  # Channels of its kernel, as :func:`coppice.select` has them
     predicted_us: float | None = None  # Time by NCCL's own model, likewise
+    predicted_by: str | None = None  # Name of that model
 
     def record(self) -> LibraryPickJson:
         """JSON values."""
@@ -224,6 +226,7 @@ class LibraryPick:
             "algorithm": self.algorithm,
             "channels": self.channels,
             "predicted_us": self.predicted_us,
+            "predicted_by": self.predicted_by,
             "time_us": self.time_us,
             "ratio": self.ratio,
             "switches_used": self.in_network,
@@ -238,11 +241,14 @@ def nccl_picks(
     # The same of algorithms whose switches copy and add, where these were compared by themselves
     helped: Mapping[str, Mapping[int, SimulatedTime]] | None = None,
     *,
-    # Time of a measured variant in a protocol
-    in_protocol: Callable[[SimulatedTime, str], float],
+    model: Model,  # What simulates them
 ) -> tuple[LibraryPick, ...]:
-    """NCCL's predicted pick at each size; empty where NCCL lacks the collective or does not run on such GPUs."""
+    """NCCL's predicted pick at each size; empty where NCCL lacks the collective or does not run on such GPUs.
+
+    Picks are simulated where their algorithm was compared.
+    """
     found = []
+    runs = LibraryRuns(problem, model)
     for size in sizes:
         try:
             if machines_of(problem.topology).generation is None:
@@ -254,12 +260,7 @@ def nccl_picks(
         apart = helped is not None and size in helped.get(name, {})
         beside = helped if helped is not None and apart else times
         least = min((row[size].time_us for row in beside.values() if size in row), default=0.0)
-        own = beside.get(name, {}).get(size)
-        time_us = (
-            None
-            if own is None
-            else in_protocol(own, "" if chosen.cell is None else chosen.cell.protocol.lower())
-        )
+        time_us = runs.of(chosen).time_us if size in beside.get(name, {}) else None
         found.append(
             LibraryPick(
                 size_bytes=size,
@@ -270,6 +271,7 @@ def nccl_picks(
                 in_network=apart,
                 channels=chosen.channels,
                 predicted_us=None if chosen.cell is None else chosen.cell.time_us,
+                predicted_by=chosen.model_name,
             )
         )
     return tuple(found)
@@ -278,12 +280,18 @@ def nccl_picks(
 _THERE = " of those whose switches copy and add"
 
 
-def pick_lines(picks: tuple[LibraryPick, ...]) -> list[str]:
-    """Picks as lines; neighbouring sizes with the same pick share one.
+def pick_title(picks: tuple[LibraryPick, ...], model: Model) -> str:
+    """What stands above the lines of picks: whose times they have."""
+    own = next((f", its own estimates: {pick.predicted_by}" for pick in picks if pick.predicted_by), "")
+    return f"NCCL would pick (times: {model.name}{own})"
 
-    >>> row = {"name": "Ring/LL", "algorithm": "ring", "time_us": 1.0}
+
+def pick_lines(picks: tuple[LibraryPick, ...]) -> list[str]:
+    """Picks as lines; neighbouring sizes with the same pick share one, with the times of the largest.
+
+    >>> row = {"name": "Ring/LL", "algorithm": "ring", "time_us": 10.0, "predicted_us": 12.0}
     >>> pick_lines(tuple(LibraryPick(size_bytes=2**k, ratio=1 + (k == 11) / 4, **row) for k in (10, 11)))
-    ['1K..2K Ring/LL: 1 to 1.25 times the best time']
+    ['1K..2K Ring/LL: 1 to 1.25 times the best time; at 2K 10 us, its own estimate 12 us']
     """
     lines = []
     for (name, algorithm, apart), rows in groupby(
@@ -301,5 +309,14 @@ def pick_lines(picks: tuple[LibraryPick, ...]) -> list[str]:
             words = (
                 f"{low if low == high else f'{low} to {high}'} times the best time{_THERE if apart else ''}"
             )
-        lines.append(f"{sizes} {name}: {words}")
+        lines.append(f"{sizes} {name}: {words}{_times_of(run[-1], alone=len(run) == 1)}")
     return lines
+
+
+def _times_of(pick: LibraryPick, *, alone: bool) -> str:
+    """Simulated and estimated time of a pick."""
+    at = "" if alone else f"at {short_size(pick.size_bytes)} "
+    times = [] if pick.time_us is None else [time_text(pick.time_us)]
+    if pick.predicted_us is not None:
+        times.append(f"its own estimate {time_text(pick.predicted_us)}")
+    return f"; {at}{', '.join(times)}" if times else ""

@@ -17,7 +17,7 @@ import operator
 import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -26,6 +26,10 @@ from coppice.errors import InputError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.selection.nccl.costs import CostCell
 from coppice.topology.model import Topology
+
+if TYPE_CHECKING:
+    from coppice.outputs.shapes.timing import PickJson
+    from coppice.selection.nccl.communicator import FoundCommunicator
 
 OTHERWISE = "otherwise"
 
@@ -194,6 +198,8 @@ class Selection:
     channels: int | None = None
     channels_filled: int | None = None
     threads: int | None = None
+    # What NCCL's search found: the channels, rings and trees that the pick runs on; None without a search
+    found: FoundCommunicator | None = field(default=None, compare=False)
 
     def __repr__(self) -> str:
         runs = f", which runs {self.runs_as}" if self.runs_as not in ("", self.algorithm) else ""
@@ -203,10 +209,28 @@ class Selection:
         )
 
     @property
+    def model_name(self) -> str | None:
+        """Model of the library's own estimate, with its version; None without one."""
+        return f"{self.library} {self.version} {self.component}" if self.cells else None
+
+    @property
     def cell(self) -> CostCell | None:
         """Cost of the pick, None without a cost model."""
         timed = [cell for cell in self.cells if cell.time_us is not None]
         return min(timed, key=lambda cell: cell.model_us, default=None)
+
+    def pick_record(self) -> PickJson:
+        """What is picked, and the library's own estimate, as JSON values."""
+        return {
+            "library": self.library,
+            "library_version": self.version,
+            "pick": self.algorithm,
+            "channels": self.channels,
+            "channels_filled": self.channels_filled,
+            "threads": self.threads,
+            "predicted_us": None if self.cell is None else self.cell.time_us,
+            "predicted_by": self.model_name,
+        }
 
     def record(self) -> dict[str, Any]:
         """The selection as JSON values."""
@@ -238,6 +262,7 @@ class Selection:
             "protocol": None if self.cell is None else self.cell.protocol,
             "time_us": None if self.cell is None else self.cell.time_us,
             "promised_us": None if self.cell is None else self.cell.promised_us,
+            "predicted_by": self.model_name,
             "channels": self.channels,
             "channels_filled": self.channels_filled,
             "threads": self.threads,

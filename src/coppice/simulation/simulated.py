@@ -38,6 +38,7 @@ from coppice.topology.routing import Router
 if TYPE_CHECKING:
     from coppice.outputs.shapes.nouns import ModelJson
     from coppice.outputs.shapes.timing import SimulatedSizeJson
+    from coppice.selection import Selection
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -159,6 +160,7 @@ class Simulated(Brief):
     timeline: Timeline  # What was simulated
     inv_rate: Fraction  # The plan's own, on the routes that were simulated (ns per byte of a shard)
     hashed: Hashed | None = None  # Times under many hashes, where asked for
+    picked: Selection | None = None  # The pick of a library whose schedule the plan is
 
     @property
     def size_bytes(self) -> int:
@@ -227,6 +229,7 @@ class Simulated(Brief):
                 "multipath_us": hashed.multipath_us,
             },
             "critical_us": time_by_reason(timeline),
+            "library_pick": None if self.picked is None else self.picked.pick_record(),
             "links": [
                 {
                     "link": [topology.node_ids[topology.src[link]], topology.node_ids[topology.dst[link]]],

@@ -14,7 +14,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.options import ANYTHING, NAMES, AnySizes, argument, option
 from coppice.options.calls import verb
-from coppice.options.names import SYNTHESIS_METHODS
+from coppice.options.names import SELECTING, SYNTHESIS_METHODS
 from coppice.options.shared import (
     USUAL_SIZES,
     JobsOption,
@@ -53,6 +53,24 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
     ] = 0
     multipath: Annotated[bool, option("Spread default routes evenly over all equally good ones.")] = False
 
+    algorithm: Annotated[
+        str | None,
+        option(
+            "library: simulate what --library picks on a topology, which then stands in place of the plan.",
+            "--algorithm",
+            "-a",
+            metavar="library",
+        ),
+    ] = None
+    library: Annotated[
+        str | None,
+        option(f"Whose pick: {', '.join(SELECTING)} [default: nccl].", "--library", "-l", metavar="NAME"),
+    ] = None
+    collective: Annotated[
+        Collective | str | None, option("What it picks for.", "--collective", "-c", metavar="NAME")
+    ] = None
+    root: RootOption = None
+
     def count(self) -> int | None:
         """Pieces of every chunk; None for the number that is fastest."""
         text = str(self.pieces)
@@ -64,6 +82,20 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
             )
         return int(text)
 
+    def picks(self) -> bool:
+        """Whether a library's pick is simulated."""
+        if self.algorithm not in (None, "library"):
+            raise InputError(
+                f"expected `algorithm` to be library, found {self.algorithm!r}: plan other algorithms first "
+                "(`coppice plan`)."
+            )
+        extra = [name for name in ("library", "collective", "root") if getattr(self, name) is not None]
+        if extra and self.algorithm is None:
+            raise InputError(
+                f"a plan says what it performs: leave out `{extra[0]}`, or give `algorithm=library`."
+            )
+        return self.algorithm is not None
+
 
 class SimulateCall(SimulateOptions, frozen=True):
     """A simulation: what is carried out, at which sizes."""
@@ -72,7 +104,8 @@ class SimulateCall(SimulateOptions, frozen=True):
         Any,
         argument(
             "What is carried out; it should have been verified: a plan, what holds one, the name of a plan file, a "
-            "schedule, a forest, or a set of plans, of which each size takes its own."
+            "schedule, a forest, or a set of plans, of which each size takes its own; a topology with "
+            "`algorithm='library'`."
         ),
     ]
     size_bytes: Annotated[
@@ -106,6 +139,9 @@ def simulate(asked: SimulateCall) -> Any:
         >>> ring = coppice.plan(coppice.load("fat-tree"), "all_gather", algorithm="ring")
         >>> coppice.simulate(ring, "1M", seeds=4)[0].hashed.median_us > 0
         True
+        >>> (row,) = coppice.simulate(coppice.load("dgx-a100", boxes=2), "64M", algorithm="library")
+        >>> row.picked.algorithm, row.picked.channels_filled, round(row.picked.cell.time_us), round(row.time_us)
+        ('Ring/LL128', 16, 864, 702)
     """
     from coppice.schedule.files.plan_file import body_of, plan_of
     from coppice.schedule.files.set_file import plan_set_of
@@ -115,6 +151,8 @@ def simulate(asked: SimulateCall) -> Any:
     from coppice.simulation.simulator import fastest
     from coppice.text import sizes_of
 
+    if asked.picks():
+        return _simulate_pick(asked)
     changes: dict[str, Any] = {"channels": asked.channels}
     changes["protocols"] = None if asked.protocol is None else (asked.protocol.lower(),)
     plans = plan_set_of(asked.plan)
@@ -137,6 +175,33 @@ def simulate(asked: SimulateCall) -> Any:
     if plans is not None:
         return simulate_set(plans, sizes_of(size), **several)
     return simulate_sizes(plan_of(asked.plan), sizes_of(size), **several)
+
+
+def _simulate_pick(asked: SimulateCall) -> Any:
+    from coppice.bounds.problem import Problem, problem_of
+    from coppice.comparison.library import simulate_picks
+    from coppice.simulation.models import model_of
+    from coppice.text import sizes_of
+
+    refuse_decided(asked)
+    stated = isinstance(getattr(asked.plan, "problem", asked.plan), Problem)
+    collective = asked.collective or (None if stated else Collective.ALL_REDUCE)
+    return simulate_picks(
+        problem_of(asked.plan, collective, root=asked.root),
+        asked.library or "nccl",
+        sizes_of(asked.size_bytes),
+        model=model_of(asked.model),
+        pieces=asked.count(),
+        seeds=asked.seeds,
+        multipath=asked.multipath,
+    )
+
+
+def refuse_decided(asked: SimulateOptions) -> None:
+    """Refuse options that a library decides by itself."""
+    for name in ("protocol", "channels"):
+        if getattr(asked, name) is not None:
+            raise InputError(f"a library picks its protocol and channels: leave out `{name}`.")
 
 
 class CompareOptions(Struct, frozen=True, kw_only=True):

@@ -26,6 +26,19 @@ class BusyLinkJson(TypedDict):
     utilisation: float
 
 
+class PickJson(TypedDict):
+    """What a library picks at a size, and the estimate of its own model."""
+
+    library: str
+    library_version: str
+    pick: str
+    channels: int | None
+    channels_filled: int | None
+    threads: int | None
+    predicted_us: float | None
+    predicted_by: str | None
+
+
 class SimulatedSizeJson(TypedDict):
     """A plan simulated at one size."""
 
@@ -42,6 +55,7 @@ class SimulatedSizeJson(TypedDict):
     share_of_optimum: float
     hashed: HashedTimesJson | None
     critical_us: dict[str, float]
+    library_pick: PickJson | None
     links: list[BusyLinkJson]
 
 
@@ -130,6 +144,7 @@ class LibraryPickJson(TypedDict):
     algorithm: str | None
     channels: int | None
     predicted_us: float | None
+    predicted_by: str | None
     time_us: float | None
     ratio: float | None
     switches_used: bool
@@ -336,6 +351,7 @@ class LibraryChoiceJson(TypedDict):
     protocol: str | None
     time_us: float | None
     promised_us: float | None
+    predicted_by: str | None
     channels: int | None
     channels_filled: int | None
     threads: int | None

@@ -6,6 +6,8 @@ from collections.abc import Mapping
 from functools import cache
 from importlib import import_module
 
+import numpy as np
+
 from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
@@ -156,8 +158,21 @@ def make(entry: Algorithm, case: AlgorithmCase, *, relay_gpus: bool = False) -> 
         found = routed(body, relay_gpus=relay_gpus)
     except UnreachableError as error:
         raise UnreachableError(f"algorithm {entry.name} does not fit {case.topology.name}: {error}") from None
+    if not relay_gpus and _passes_ranks(body):
+        raise UnreachableError(
+            f"algorithm {entry.name} does not fit {case.topology.name}: its NICs are reached through other GPUs: "
+            "allow these with `relay_gpus`."
+        )
     # Default routes stay unnamed, so that a plan says which transfers follow them.
     return found if relay_gpus else body
+
+
+def _passes_ranks(body: Schedule) -> bool:
+    """Whether a named path leads through a rank."""
+    inner = np.ones(len(body.path_nodes), dtype=np.bool_)
+    inner[body.path_start[:-1]] = False
+    inner[body.path_start[1:] - 1] = False
+    return bool((body.topology.rank[body.path_nodes[inner]] >= 0).any())
 
 
 def _value(entry: Algorithm, name: str, parameter: AlgorithmParameter, given: Value) -> Value:

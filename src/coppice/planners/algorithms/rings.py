@@ -41,7 +41,8 @@ one channel the time on a crossbar is as many ``alpha``, these bytes ``beta`` an
 chains take (P - 2 + S) times ``alpha + M/S beta`` (``+ M/S gamma``). Rings in both directions send two messages a step,
 one after the other, for P > 2 and rings.
 
-NCCL 2.30, src/graph/rings.cc and src/device; the choice of ranks is ours, NCCL searches it.
+NCCL 2.30, src/graph/rings.cc and src/device; the choice of ranks is ours. NCCL searches it: what its search finds is
+given as ``rings``, of which ``channels`` take one after the other.
 
 **patarasuk-yuan:** the contention-free ring on a tree of switches. The machines of a switched tree are numbered as a
 depth-first walk from a switch meets them. A ring in that order crosses every link at most once in each direction in a
@@ -72,6 +73,7 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import EVEN, SEGMENTS, Algorithm, AlgorithmCase, AlgorithmParameter
 from coppice.planners.algorithms.parts.boxes import equal_boxes, in_order
 from coppice.planners.algorithms.parts.cost import Cost
+from coppice.planners.algorithms.parts.found_orders import by_nics, found_orders
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.algorithms.parts.orders import box_rings, depth_first
 from coppice.planners.ring.best import RingPlan, best_ring, ring_forest
@@ -207,6 +209,9 @@ def _channels(case: AlgorithmCase) -> int:
 
 def _rings(case: AlgorithmCase) -> list[np.ndarray]:
     """Order of the positions (which are ranks) for every channel."""
+    given = found_orders(case, "rings")
+    if given:
+        return [given[channel % len(given)].ranks for channel in range(case.number("channels") or len(given))]
     channels = _channels(case)
     found = equal_boxes(case.topology)
     if found is None and case.order is not None:
@@ -231,7 +236,7 @@ def _nccl_ring(case: AlgorithmCase) -> Schedule:
             if case.collective is not Collective.REDUCE_SCATTER:
                 chunk = ring[at - step] * len(rings) + channel
                 moves.add(step + steps * reduces, ring, onward, chunk)
-    return moves.schedule()
+    return _by_its_nics(case, moves.schedule())
 
 
 def _build_chain(case: AlgorithmCase) -> Schedule:
@@ -246,7 +251,22 @@ def _build_chain(case: AlgorithmCase) -> Schedule:
         else:
             to_root = np.append(from_root[1:], case.root)
             moves.add(steps, to_root[:-1], to_root[1:], channel, Op.REDUCE)
-    return in_pieces(moves.schedule(), case.number("segments"))
+    return in_pieces(_by_its_nics(case, moves.schedule()), case.number("segments"))
+
+
+def _by_its_nics(case: AlgorithmCase, schedule: Schedule) -> Schedule:
+    """The schedule by the NICs of given rings."""
+    given = found_orders(case, "rings")
+    if not given:
+        return schedule
+    channels = case.number("channels") or len(given)
+    return by_nics(
+        schedule,
+        [
+            given[each % len(given)].nics[np.argsort(given[each % len(given)].ranks)]
+            for each in range(channels)
+        ],
+    )
 
 
 def _nccl_cost(case: AlgorithmCase) -> Cost:
@@ -267,8 +287,21 @@ def _cost_of_chain(case: AlgorithmCase) -> Cost:
     )
 
 
+def _unfit_rings(case: AlgorithmCase) -> str | None:
+    ranks = list(range(case.size))
+    for ring in found_orders(case, "rings"):
+        if sorted(ring.ranks.tolist()) != ranks:
+            return (
+                f"nccl-ring expects rings over all {case.size} ranks, found {','.join(map(str, ring.ranks.tolist()))}: "
+                "give each rank once."
+            )
+    return None
+
+
 def _uniform(case: AlgorithmCase) -> int:
     """Number of channels on a network without boxes."""
+    if case.parameters["rings"]:
+        raise InputError("expected rings of our own: the cost of given ones depends on where they run.")
     channels = _channels(case)
     if channels > 1 and equal_boxes(case.topology) is not None:
         raise InputError(
@@ -288,6 +321,10 @@ COLLECTIVES = (
 
 _CHANNELS = AlgorithmParameter(default=0, least=0, summary="rings; 0: as many as ranks of a box, else 1")
 
+_RINGS = AlgorithmParameter(
+    default="", summary="rings that a library found, as 0,1,2,3;0,3,2,1; without: ours, over all NICs evenly"
+)
+
 _SEGMENTS = AlgorithmParameter(default=1, summary="pieces that follow each other")
 
 NCCL = tuple(
@@ -298,9 +335,9 @@ NCCL = tuple(
         summary="a ring per channel through box after box, on other ranks and rails each",
         source="NCCL 2",
         cost=_cost_of_chain if collective.rooted else _nccl_cost,
-        parameters={"channels": _CHANNELS, "segments": _SEGMENTS}
-        if collective.rooted
-        else {"channels": _CHANNELS},
+        needs=_unfit_rings,
+        parameters={"channels": _CHANNELS, "rings": _RINGS}
+        | ({"segments": _SEGMENTS} if collective.rooted else {}),
         topological=True,
     )
     for collective in COLLECTIVES

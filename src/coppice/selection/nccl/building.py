@@ -240,11 +240,16 @@ class _SwitchTrees:
     def __init__(self, builder: _MachineBuilder) -> None:
         self.builder, self.box = builder, builder.box
         box = self.box
-        self.near: dict[int, dict[int, float]] = {place: {} for place in range(len(box.nodes))}
+        same = _ways_back(box)
+        self.bridges = box.bridges - same.keys()
+        self.halved = frozenset(same.values())
+        self.near: dict[int, dict[int, float]] = {
+            place: {} for place in range(len(box.nodes)) if place not in same
+        }
         for (a, b), rate in box.links.items():
             if not box.gpu_switches & {a, b} and (a, b) not in box.gpu_links:
-                self.near[a][b] = float(builder.pcie(a, b, rate))
-        cpus = [place for place in box.bridges if box.is_cpu(place)]
+                self.near[same.get(a, a)][same.get(b, b)] = float(builder.pcie(a, b, rate))
+        cpus = [place for place in self.bridges if box.is_cpu(place)]
         self.roots = cpus or self.middles()
         self.below: dict[int, list[int]] = {place: [] for place in self.near}
         self.seen = set(self.roots)
@@ -265,7 +270,7 @@ class _SwitchTrees:
 
     def middles(self) -> list[int]:
         """A switch of each tree of switches to stand for its processor: the one with most neighbours."""
-        left, found = set(self.box.bridges), []
+        left, found = set(self.bridges), []
         while left:
             start = min(left)
             group, ring = {start}, [start]
@@ -286,7 +291,7 @@ class _SwitchTrees:
                     if b not in self.seen:
                         self.seen.add(b)
                         self.below[place].append(b)
-                        if b in self.box.bridges:
+                        if b in self.bridges:
                             beyond.append(b)
             ring = beyond
 
@@ -303,6 +308,9 @@ class _SwitchTrees:
             parts = [part for each in self.below[root] for part in self.parts(each, root)]
             if root in self.nics:
                 parts.append(self.builder.nic(root, self.nics[root], None))
+            if root in self.halved:  # it is known for a switch, of which only this much was kept
+                rate = max(self.near[root].values())
+                parts = [PcieSwitch(key=f"pcie {root}", gb_per_s=rate, parts=tuple(parts))]
             if i == 0:
                 slot = _PCIE_GB_PER_S[self.builder.generation]
                 parts += [part for rank in lost for part in self.gpu(rank, slot)]
@@ -335,6 +343,28 @@ class _SwitchTrees:
             self.builder.gpu(place, self.devs[place], pcie),
             *(self.builder.nic(each, self.nics[each], pcie) for each in own),
         ]
+
+
+def _ways_back(box: Box) -> dict[int, int]:
+    """Switches of one direction, with the one of the other direction between the same nodes.
+
+    Readers that keep only the GPUs and NICs of a PCIe switch cut it in two, so that nothing turns round in it.
+    """
+    into: dict[int, set[int]] = {place: set() for place in box.bridges}
+    out: dict[int, set[int]] = {place: set() for place in box.bridges}
+    for a, b in box.links:
+        if b in into:
+            into[b].add(a)
+        if a in out:
+            out[a].add(b)
+    one_way = [place for place in sorted(box.bridges) if into[place] and not into[place] & out[place]]
+    first = {(frozenset(into[place]), frozenset(out[place])): place for place in reversed(one_way)}
+    found: dict[int, int] = {}
+    for place in one_way:
+        other = first.get((frozenset(out[place]), frozenset(into[place])))
+        if other is not None and other < place and other not in found:
+            found[place] = other
+    return found
 
 
 class _SlotTree:

@@ -11,7 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from coppice.selection.nccl.graph import ChannelPattern
+from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
 from coppice.selection.nccl.searching import BoxGraphs
 from coppice.selection.nccl.system import MOST_CHANNELS
 
@@ -30,6 +30,9 @@ class Connections:
 
     rings: tuple[tuple[int, ...], ...]  # Ranks in order from rank 0, by channel
     trees: tuple[tuple[TreeNode, ...], ...]  # Parent and children of every rank, by channel
+    # By channel, for each rank the one whose NIC it uses: that which the NIC's own channel comes in by first
+    ring_nics: tuple[tuple[int, ...], ...]
+    tree_nics: tuple[tuple[int, ...], ...]
     nvls_heads: tuple[tuple[int, ...], ...]  # Ranks that pull and push for NVLS, by box
 
     @property
@@ -67,9 +70,13 @@ def connected(boxes: list[BoxChannels], *, capability: int, adds: bool = False) 
         adds=adds,
         ranks=sum(len(box.ranks) for box in boxes),
     )
+    ring_nics = [_nics(boxes, [box.graphs.ring for box in boxes], channel) for channel in range(count)]
+    tree_nics = [_nics(boxes, [box.graphs.tree for box in boxes], channel) for channel in range(count)]
     return Connections(
         rings=tuple(rings[channel % count] for channel in used),
         trees=tuple(trees[channel] for channel in used),
+        ring_nics=tuple(ring_nics[channel % count] for channel in used),
+        tree_nics=tuple(tree_nics[channel % count] for channel in used),
         nvls_heads=tuple(_heads(box) for box in boxes),
     )
 
@@ -139,6 +146,21 @@ def _ring(boxes: list[BoxChannels], channel: int, count: int) -> tuple[int, ...]
         raise ValueError(f"expected a ring of {len(ring)} ranks, found {ring}")
     start = ring.index(0)
     return tuple(ring[start:] + ring[:start])
+
+
+def _nics(boxes: list[BoxChannels], graphs: Sequence[ChannelGraph], channel: int) -> tuple[int, ...]:
+    """For each rank the one whose NIC it uses: the first of a channel has the port in, the last the port out."""
+    found = list(range(sum(len(box.ranks) for box in boxes)))
+    for box, graph in zip(boxes, graphs, strict=True):
+        if len(boxes) == 1 or not graph.ports:
+            continue
+        order, (into, out) = graph.orders[channel], graph.ports[channel]
+        ring = box.graphs.ring
+        owner = {port: each[0] for each, (port, _) in zip(ring.orders[::-1], ring.ports[::-1], strict=True)}
+        for place in (order[-1], order[min(1, len(order) - 1)]):
+            found[box.ranks[place]] = box.ranks[owner.get(out, place)]
+        found[box.ranks[order[0]]] = box.ranks[owner.get(into, order[0])]
+    return tuple(found)
 
 
 @dataclass

@@ -152,6 +152,7 @@ def select_by_cost(
         channels=kernel.channels,
         channels_filled=kernel.filled,
         threads=kernel.threads,
+        found=inputs.found,
     )
 
 

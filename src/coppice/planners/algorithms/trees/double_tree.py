@@ -28,7 +28,8 @@ With g ranks in each of m boxes and S segments: 2 (g - 1 + d) + S - 1 steps for 
 ceil(lg m); a rank sends at most 2 M. Without boxes every rank is a vertex of the trees. The time depends on how many
 messages a rank can send at a time: for the trees on a crossbar with one port see ``double-binary-tree``.
 
-NCCL 2.30, src/graph/trees.cc and connect.cc.
+NCCL 2.30, src/graph/trees.cc and connect.cc. What its search finds is given as ``trees``, one for each channel (the
+second tree of a pair is that of another channel), of which ``channels`` take one after the other.
 
 Two binary trees of Open MPI: a split broadcast, and an in-order reduction.
 
@@ -77,8 +78,9 @@ from coppice.planners.algorithms.algorithm import (
     AlgorithmParameter,
     divides,
 )
-from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped
+from coppice.planners.algorithms.parts.boxes import equal_boxes, grouped, in_order
 from coppice.planners.algorithms.parts.cost import Chain, Clocks, Cost
+from coppice.planners.algorithms.parts.found_orders import FoundOrder, by_nics, found_orders
 from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.planners.algorithms.parts.trees import (
     depths,
@@ -219,9 +221,37 @@ def boxed_trees(case: AlgorithmCase, *, group: int = 0, channels: int = 0, segme
 
 
 def _nccl_tree(case: AlgorithmCase) -> Schedule:
+    given = found_orders(case, "trees", parents=True)
+    if given:
+        return _given_trees(case, given)
     return boxed_trees(
         case, group=case.number("group"), channels=case.number("channels"), segments=case.number("segments")
     )
+
+
+def _given_trees(case: AlgorithmCase, trees: list[FoundOrder]) -> Schedule:
+    channels = case.number("channels") or len(trees)
+    case = in_order(case, tuple(range(case.size)))
+    moves = Moves(case, whole(case, channels))
+    for channel in range(channels):
+        parents = trees[channel % len(trees)].ranks.tolist()
+        _tree(moves, [-1 if up == rank else up for rank, up in enumerate(parents)], channel)
+    nics = [trees[channel % len(trees)].nics for channel in range(channels)]
+    return in_pieces(by_nics(moves.schedule(), nics), case.number("segments"))
+
+
+def _unfit_trees(case: AlgorithmCase) -> str | None:
+    for tree in found_orders(case, "trees", parents=True):
+        above = tree.ranks
+        if len(above) == case.size:
+            for _ in range(case.size.bit_length()):
+                above = above[above]
+        if len(above) != case.size or len(set(above.tolist())) != 1:
+            return (
+                f"nccl-tree expects a parent of each of {case.size} ranks, and one root that is its own, found "
+                f"{','.join(map(str, tree.ranks.tolist()))}: give a tree."
+            )
+    return _divides(case)
 
 
 def _with_chains(parents: list[int], group: int, head: int) -> list[int]:
@@ -244,17 +274,22 @@ def _tree(moves: Moves, parents: list[int], chunk: int) -> None:
     moves.add(height + depth[child] - 1, parent, child, chunk)
 
 
+_divides = divides("nccl-tree", "group", "a group that divides")
+
 NCCL = Algorithm(
     name="nccl-tree",
     collective=Collective.ALL_REDUCE,
     build=_nccl_tree,
     summary="chains in the boxes below two complementary binary trees of boxes",
     source="NCCL 2.4 and later",
-    needs=divides("nccl-tree", "group", "a group that divides"),
+    needs=_unfit_trees,
     parameters={
         "group": AlgorithmParameter(default=0, least=0, summary="ranks of a chain; 0: of a box, else 1"),
         "channels": AlgorithmParameter(
             default=0, least=0, summary="pairs of trees; 0: as many as ranks of a box, else 1"
+        ),
+        "trees": AlgorithmParameter(
+            default="", summary="trees that a library found, as parents: 0,0,1,2 is a chain from rank 0"
         ),
         "segments": AlgorithmParameter(default=1, summary="pieces that follow each other"),
     },
