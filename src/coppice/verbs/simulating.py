@@ -59,7 +59,7 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
             "library: simulate what --library picks on a topology, which then stands in place of the plan.",
             "--algorithm",
             "-a",
-            metavar="library",
+            metavar="NAME",
         ),
     ] = None
     library: Annotated[

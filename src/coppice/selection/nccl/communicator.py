@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property, lru_cache
 
+from coppice.display import Brief
 from coppice.selection.nccl.connect import BoxChannels, Connections, channels_of, connected
 from coppice.selection.nccl.costs import Channels, NcclCommunicator
 from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
@@ -25,8 +26,8 @@ class BoxOfRanks:
     gpus: tuple[str, ...]  # Names of the GPUs, in the order of the ranks
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundBox:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FoundBox(Brief):
     """What NCCL finds for ranks that reach each other inside a machine."""
 
     members: tuple[int, ...]  # Ranks, by their number in the machine
@@ -38,8 +39,8 @@ class FoundBox:
     least_net_gb_per_s: float  # Slowest path of a GPU to a port that it uses; 0 without
 
 
-@dataclass(frozen=True, kw_only=True)
-class FoundCommunicator:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class FoundCommunicator(Brief):
     """What NCCL finds for a communicator."""
 
     communicator: NcclCommunicator

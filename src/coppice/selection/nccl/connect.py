@@ -11,6 +11,7 @@ import itertools
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from coppice.display import Brief
 from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
 from coppice.selection.nccl.searching import BoxGraphs
 from coppice.selection.nccl.system import MOST_CHANNELS
@@ -24,8 +25,8 @@ class BoxChannels:
     graphs: BoxGraphs
 
 
-@dataclass(frozen=True, kw_only=True)
-class Connections:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class Connections(Brief):
     """Channels of a communicator."""
 
     rings: tuple[tuple[int, ...], ...]  # Ranks in order from rank 0, by channel

@@ -101,8 +101,8 @@ class Channels:
         return replace(self, count=count)
 
 
-@dataclass(frozen=True, kw_only=True)
-class NcclCommunicator:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class NcclCommunicator(Brief):
     """Properties of a communicator that the cost model uses."""
 
     ranks: int  # Number of ranks

@@ -6,6 +6,7 @@ import enum
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 
+from coppice.display import Brief
 from coppice.selection.nccl.system import PathType
 
 
@@ -20,8 +21,8 @@ class ChannelPattern(enum.IntEnum):
     COLLNET_DIRECT = 6
 
 
-@dataclass(frozen=True, kw_only=True)
-class ChannelGraph:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class ChannelGraph(Brief):
     """Channels of one pattern in a box."""
 
     pattern: ChannelPattern

@@ -10,6 +10,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import cached_property
 
+from coppice.display import Brief
 from coppice.selection.nccl.costs import constants
 from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
 from coppice.selection.nccl.paths import local_nets
@@ -48,8 +49,8 @@ def speeds_of(capability: int, *, several: bool) -> list[float]:
     return (data.speeds_across if several else data.speeds_within)[generation_of_capability(capability)]
 
 
-@dataclass(frozen=True, kw_only=True)
-class BoxGraphs:
+@dataclass(frozen=True, kw_only=True, repr=False)
+class BoxGraphs(Brief):
     """What NCCL finds in a box."""
 
     ring: ChannelGraph
