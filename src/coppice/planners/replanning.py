@@ -19,16 +19,16 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.partition import is_even_both_ways
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bandwidths, Bound, load_rates, optimum_rates
-from coppice.display import Shown
+from coppice.display import Brief, Shown
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.choice import PlannerOptions, make_body
 from coppice.planners.forest.after_fault import forest_from
-from coppice.planners.forest.repairing import fault_of, repaired_plan
+from coppice.planners.forest.repairing import TALLER, fault_of, repaired_plan
 from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
-from coppice.schedule.shape import shape
+from coppice.schedule.shape import highest, shape, tree_heights
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import verify_plan
 from coppice.topology.load import load
@@ -36,9 +36,6 @@ from coppice.topology.operations import slower_both_ways
 
 if TYPE_CHECKING:
     from coppice.outputs.shapes.planning import ReplannedJson
-
-TALLER = 2
-"""Trees may be this many times as high as those of the whole network while others reach the optimum, too."""
 
 REPAIRED, REWEIGHTED, ANEW = "trees moved", "trees moved and reweighted", "planned anew"
 """How plans are found, in the order in which that is tried."""
@@ -152,61 +149,78 @@ def replan_after_faults(plan: Any, topology: Any) -> Replanned:
         (Fraction(0, 1), True)
     """
     given, now = plan_of(plan), load(topology)
+    forest = given.forest
+    before_height = None if forest is None else highest(forest, tree_heights(forest))
     start = time.process_time()
+    verifying = 0.0
     where, problem = fault_of(given, now)
     bound = bound_of(problem)
     best = reachable(bound)
-    forest = given.forest
-    before_height = None if forest is None else shape(forest).max_height
-    found: list[tuple[Plan, str, int | None]] = []
+    limit = None if before_height is None else TALLER * before_height
+    found: list[_Tried] = []
     unmoved: Fraction | None = None
 
-    def enough() -> bool:
-        made, _, height = found[-1]
-        low = before_height is None or height is None or height <= TALLER * before_height
-        return made.inv_rate == best and low
-
     def keep(made: Plan, how: str) -> None:
-        height = None if made.forest is None else shape(made.forest).max_height
-        found.append((made, how, height))
+        nonlocal verifying
+        began = time.process_time()
+        report = verify_plan(made)
+        height = report.max_height
+        if height is None and made.forest is not None:
+            height = shape(made.forest).max_height
+        found.append(_Tried(plan=made, how=how, height=height, report=report, limit=limit))
+        verifying += time.process_time() - began
+
+    def enough() -> bool:
+        return bool(found) and found[-1].is_low and found[-1].plan.inv_rate == best
 
     if (
         forest is not None
         and not forest.branches_at_switches
         and bool((where[forest.tree_root] < now.num_nodes).any())
     ):
-        moved, figures = repaired_plan(given, now)
+        moved, figures = repaired_plan(given, now, best=best)
         unmoved = figures["unmoved"]
         keep(replace(moved, bound=bound), REPAIRED)
-        highest = max(part.max_height for part in shape(forest).phases.values())
-        for tallest in (TALLER * highest, None):
+        for tallest in (TALLER * int(tree_heights(forest).max()), None):
             if not enough() and (fitted := _reweighted(forest, problem, best, tallest)) is not None:
                 keep(_plan(given, problem, bound, fitted), REWEIGHTED)
-    if not found or not enough():
+    if not enough():
         choice = PlannerOptions.of(problem)
         body = make_body(problem, choice, bound).body
         keep(_plan(given, problem, bound, body, planner=choice.algorithm), ANEW)
-    limit = None if before_height is None else TALLER * before_height
-
-    def order(each: tuple[Plan, str, int | None]) -> tuple[Fraction, bool, int]:
-        made, _, height = each
-        return made.inv_rate, limit is not None and (height or 0) > limit, height or 0
-
-    made, how, height = min(found, key=order)
-    seconds = time.process_time() - start
-    report = verify_plan(made)
-    report.require_ok()
+    chosen = min(found, key=lambda each: each.rank)
+    chosen.report.require_ok()
     return Replanned(
         before=given,
         before_height=before_height,
-        plan=made,
-        report=report,
-        max_height=height,
-        how=how,
+        plan=chosen.plan,
+        report=chosen.report,
+        max_height=chosen.height,
+        how=chosen.how,
         unmoved=unmoved,
-        seconds=seconds,
-        verify_seconds=time.process_time() - start - seconds,
+        seconds=time.process_time() - start - verifying,
+        verify_seconds=verifying,
     )
+
+
+@dataclass(frozen=True, kw_only=True, repr=False)
+class _Tried(Brief):
+    """A plan on the network as it is now, one of several ways to get one."""
+
+    plan: Plan
+    how: str
+    height: int | None
+    report: Report
+    limit: int | None  # Hops that trees should have at most
+
+    @property
+    def is_low(self) -> bool:
+        return self.limit is None or self.height is None or self.height <= self.limit
+
+    @property
+    def rank(self) -> tuple[Fraction, bool, int]:
+        """The fastest comes first, of equals the lowest."""
+        return self.plan.inv_rate, not self.is_low, self.height or 0
 
 
 def _plan(given: Plan, problem: Problem, bound: Bound, body: Any, planner: str = "forest") -> Plan:

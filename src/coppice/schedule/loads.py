@@ -26,6 +26,7 @@ from coppice.errors import InputError
 from coppice.schedule.columns import require_well_formed
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.schedule import Schedule, hops_of, routed
+from coppice.schedule.walk import ForestWalk, walk
 from coppice.topology.model import Topology
 from coppice.topology.symmetry import Symmetry
 
@@ -112,22 +113,28 @@ class LinkLoads(Brief):
         return busy / inv_rate if inv_rate else Fraction(0)
 
 
-def forest_loads(forest: Forest, weights: tuple[int, ...] | None = None) -> LinkLoads:
-    """Load of every link under a forest, in units of tree weight; both phases of an all-reduce add up.
-
-    Args:
-        weights: Relative shard sizes of the ranks, where they are not equal.
-    """
-    require_well_formed(forest)
-    hops = hops_of(forest.topology, forest.path_start, forest.path_nodes)
-    edge_weight = np.repeat(forest.tree_weight, np.diff(forest.tree_start))
-    path_weight = grouped_sums(forest.edge_path, edge_weight, hops.num_paths)
-    load = _spread(forest.topology, path_weight, hops.path, hops.link)
+def forest_loads(
+    forest: Forest,
+    weights: tuple[int, ...] | None = None,  # Relative shard sizes of the ranks, where they are not equal
+    walked: ForestWalk | None = None,  # What a walk of the forest found, where there was one
+) -> LinkLoads:
+    """Load of every link under a forest, in units of tree weight; both phases of an all-reduce add up."""
+    walked = walk(forest) if walked is None else walked
+    load = _loads_by_path(forest) if walked is None else tuple(walked.load.tolist())
     if forest.symmetry is not None:
         load = _with_images(load, forest.symmetry)
     units = max(forest.phase_weight(phase) for phase in Phase)
     shard = Fraction(units, forest.collective.shards(forest.topology.num_ranks, weights))
     return LinkLoads(topology=forest.topology, load=load, shard=shard)
+
+
+def _loads_by_path(forest: Forest) -> tuple[int, ...]:
+    """What the listed trees put on each link, where a walk of the native core does not pass."""
+    require_well_formed(forest)
+    hops = hops_of(forest.topology, forest.path_start, forest.path_nodes)
+    edge_weight = np.repeat(forest.tree_weight, np.diff(forest.tree_start))
+    path_weight = grouped_sums(forest.edge_path, edge_weight, hops.num_paths)
+    return _spread(forest.topology, path_weight, hops.path, hops.link)
 
 
 def _with_images(load: tuple[int, ...], symmetry: Symmetry) -> tuple[int, ...]:

@@ -27,6 +27,7 @@ from coppice.errors import InputError
 from coppice.rows import positions
 from coppice.schedule.forest import Forest, Phase, expanded
 from coppice.schedule.loads import exact_total, grouped_sums
+from coppice.schedule.walk import walk
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -297,9 +298,6 @@ def shape(forest: Forest) -> ForestShape:
     heights = tree_heights(forest)
     distinct = distinct_trees(forest)
     phases: dict[Phase, PhaseShape] = {}
-    nodes = forest.topology.num_nodes
-    root_of = np.arange(nodes) if forest.symmetry is None else forest.symmetry.node_orbit
-    highest_at_root = np.zeros((len(Phase), nodes), dtype=np.int64)
     for phase in Phase:
         rows = np.flatnonzero(forest.tree_phase == phase)
         if not len(rows):
@@ -311,18 +309,29 @@ def shape(forest: Forest) -> ForestShape:
             max_height=int(heights[rows].max()),
             mean_height=Fraction(total, sum(weight)),
         )
-        np.maximum.at(highest_at_root[phase], root_of[forest.tree_root[rows]], heights[rows])
     return ForestShape(
         trees_per_root=_trees_per_root(forest),
         distinct_trees=sum(distinct.values()) * forest.num_images,
-        max_height=int(highest_at_root.sum(axis=0).max()),
+        max_height=highest(forest, heights),
         mean_height=sum((part.mean_height for part in phases.values()), start=Fraction(0)),
         phases=phases,
     )
 
 
+def highest(forest: Forest, heights: NDArray[np.integer]) -> int:
+    """Most hops between a root and a rank; for all-reduce the most on the way up plus the most down at one root."""
+    nodes = forest.topology.num_nodes
+    root_of = np.arange(nodes) if forest.symmetry is None else forest.symmetry.node_orbit
+    at_root = np.zeros((len(Phase), nodes), dtype=np.int64)
+    np.maximum.at(at_root, (forest.tree_phase, root_of[forest.tree_root]), heights)
+    return int(at_root.sum(axis=0).max(initial=0))
+
+
 def tree_heights(forest: Forest) -> NDArray[np.int64]:
     """Height of each tree in hops between ranks."""
+    walked = walk(forest)
+    if walked is not None:
+        return walked.height.astype(np.int64)
     return tree_maxima(forest, rank_depths(forest))
 
 

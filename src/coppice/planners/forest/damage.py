@@ -90,14 +90,17 @@ def without_unused_paths(forest: Forest) -> Forest:
     )
 
 
-def damaged_by(forest: Forest, now: Topology, where: NDArray[np.int32]) -> tuple[Damaged, int]:
+def placed(forest: Forest, now: Topology, where: NDArray[np.int32]) -> tuple[Forest, int]:
     """The forest on the faulty network, and the number of trees lost with their roots."""
     same = len(where) == now.num_nodes and bool((where == np.arange(len(where))).all())
-    dropped = 0
     if same and np.array_equal(forest.topology.rank >= 0, now.rank >= 0):
-        forest = replace(forest, topology=now)
-    else:
-        forest, dropped = _without_gone(forest, now, where)
+        return replace(forest, topology=now), 0
+    return _without_gone(forest, now, where)
+
+
+def damaged_by(forest: Forest, now: Topology, where: NDArray[np.int32]) -> tuple[Damaged, int]:
+    """The forest on the faulty network with what is broken, and the number of trees lost with their roots."""
+    forest, dropped = placed(forest, now, where)
     hop_link = _hop_links(forest)
     weight = np.repeat(forest.tree_weight, np.diff(forest.tree_start))
     has = forest.edge_path >= 0

@@ -24,13 +24,14 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bandwidths, Bound, load_rates
 from coppice.display import Shown
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.forest.damage import Damaged, damaged_by, without_unused_paths
-from coppice.planners.forest.rehanging import Rehanging
+from coppice.planners.forest.damage import placed, without_unused_paths
+from coppice.planners.forest.moving import MovableForest, MovedForest
 from coppice.schedule.columns import require_well_formed
 from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.loads import LinkLoads
 from coppice.schedule.plan import Plan
+from coppice.schedule.shape import tree_heights
 from coppice.schedule.verification.report import Report
 from coppice.schedule.verification.verify import cut_inv_rate, verify_plan
 from coppice.topology.load import load
@@ -38,6 +39,9 @@ from coppice.topology.model import Topology
 
 if TYPE_CHECKING:
     from coppice.outputs.shapes.planning import RepairedPlanJson
+
+TALLER = 2
+"""Trees may be this many times as high as those of the whole network while others reach the same time."""
 
 FINEST = 60
 """Most parts that a unit of weight is cut into, so that trees can be split where that fills links exactly."""
@@ -171,8 +175,13 @@ def repair(plan: Any, topology: Any, *, optimum: bool | None = None) -> Repaired
     return RepairedResult(plan=repaired, report=report, before=given.inv_rate, cpu_seconds=seconds, **figures)
 
 
-def repaired_plan(given: Plan, now: Topology) -> tuple[Plan, dict[str, Any]]:
-    """Repair a plan without verifying it; count the trees kept, moved and lost."""
+def repaired_plan(given: Plan, now: Topology, *, best: Fraction | None = None) -> tuple[Plan, dict[str, Any]]:
+    """Repair a plan without verifying it; count the trees kept, moved and lost.
+
+    Args:
+        best: The least time per shard that trees can reach, where that is known; else cuts around the fault say what to
+            try for.
+    """
     forest = given.forest
     if forest is None:
         found_by = given.planner or "an unknown planner"
@@ -183,37 +192,39 @@ def repaired_plan(given: Plan, now: Topology) -> tuple[Plan, dict[str, Any]]:
         )
     require_well_formed(forest)
     where, problem = fault_of(given, now)
-    damaged, dropped = damaged_by(expanded(forest), now, where)
-    units = damaged.forest.total_weight
+    left, dropped = placed(expanded(forest), now, where)
+    units = left.total_weight
     if not units:
         raise InputError(
             "expected trees with roots that are left, found that all roots of the plan are gone: plan anew."
         )
     shard = Fraction(units, given.problem.collective.shards(now.num_ranks, problem.weights))
-    broken = len(damaged.broken) > 0
+    damaged = MovableForest(left)
     loads = LinkLoads(topology=now, load=tuple(damaged.load), shard=shard)
-    unmoved = None if broken else loads.inv_rate
+    unmoved = None if len(damaged.broken) else loads.inv_rate
     least, cut = _least(problem, given, where, Fraction(forest.total_weight, units))
-    found: Rehanging | None = None
+    if best is not None:
+        least = best
+    found: MovedForest | None = None
     if unmoved is None or unmoved > least:
-        found = _search(damaged, shard, least, unmoved)
-    trees = damaged.forest.num_trees
-    touched = 0 if found is None else len(found.trees)
-    rerouted = 0 if found is None else len(found.rerouted - found.trees.keys())
+        tallest = TALLER * int(tree_heights(forest).max(initial=1))
+        found = _search(damaged, shard, least, unmoved, tallest)
+    touched = 0 if found is None else found.rehung
+    rerouted = 0 if found is None else found.rerouted
     inv_rate = loads.inv_rate if found is None else _reached(found, shard)
     result = Plan(
         problem=problem,
         inv_rate=inv_rate,
-        forest=without_unused_paths(damaged.forest) if found is None else found.forest(),
+        forest=without_unused_paths(left) if found is None else found.forest,
         bound=_proved(problem, cut, inv_rate),
         planner="forest",
         parameters={**given.parameters, "repaired": True},
     )
     figures = {
         "unmoved": unmoved,
-        "kept": trees - touched - rerouted,
+        "kept": left.num_trees - touched - rerouted,
         "rerouted": rerouted,
-        "rehung": touched + (0 if found is None else len(found.split)),
+        "rehung": touched + (0 if found is None else found.split),
         "dropped": dropped,
     }
     return result, figures
@@ -332,9 +343,11 @@ def _cuts(now: Topology, given: Plan, where: NDArray[np.int32]) -> Iterable[tupl
         yield tuple(sorted(everything.difference(inside)))
 
 
-def _search(damaged: Damaged, shard: Fraction, least: Fraction, unmoved: Fraction | None) -> Rehanging | None:
+def _search(
+    damaged: MovableForest, shard: Fraction, least: Fraction, unmoved: Fraction | None, tallest: int
+) -> MovedForest | None:
     """The fastest of what was found; None where nothing beats the trees as they are."""
-    best: Rehanging | None = None
+    best: MovedForest | None = None
     share, failed = Fraction(0), Fraction(-1)
     for each in SHARES:
         share = each
@@ -342,7 +355,7 @@ def _search(damaged: Damaged, shard: Fraction, least: Fraction, unmoved: Fractio
         if unmoved is not None and wanted >= unmoved:
             share = unmoved / least - 1
             break
-        best = _attempt(damaged, shard, wanted, least)
+        best = _attempt(damaged, shard, wanted, least, tallest)
         if best is not None:
             break
         failed = share
@@ -351,7 +364,7 @@ def _search(damaged: Damaged, shard: Fraction, least: Fraction, unmoved: Fractio
             if share - failed <= CLOSE or (best is None and unmoved is None):
                 break
             middle = (share + failed) / 2
-            found = _attempt(damaged, shard, least * (1 + middle), least)
+            found = _attempt(damaged, shard, least * (1 + middle), least, tallest)
             if found is None:
                 failed = middle
             else:
@@ -365,18 +378,21 @@ def _search(damaged: Damaged, shard: Fraction, least: Fraction, unmoved: Fractio
     )
 
 
-def _attempt(damaged: Damaged, shard: Fraction, inv_rate: Fraction, least: Fraction) -> Rehanging | None:
+def _attempt(
+    damaged: MovableForest, shard: Fraction, inv_rate: Fraction, least: Fraction, tallest: int
+) -> MovedForest | None:
     """Everything moved so that no link takes longer than ``inv_rate``, None where that was not found."""
     topology = damaged.forest.topology
     scale = _scale(topology, shard * least, damaged.forest)
     each = inv_rate * shard * scale / topology.denominator
     top, bottom = each.numerator, each.denominator
     limit = [capacity * top // bottom for capacity in topology.capacity.tolist()]
-    # Low trees where they fit; only the least time is worth a second attempt.
-    for low in (True, False) if inv_rate == least else (True,):
-        attempt = Rehanging(damaged, scale=scale, limit=limit, low=low)
-        if attempt.run():
-            return attempt
+    # Low trees where they fit; only the least time is worth more attempts.
+    ways = ((True, tallest), (False, tallest), (True, None), (False, None))
+    for low, most in ways if inv_rate == least else ways[::2]:
+        found = damaged.moved(scale, limit, low=low, tallest=most)
+        if found is not None:
+            return found
     return None
 
 
@@ -390,9 +406,10 @@ def _scale(topology: Topology, most: Fraction, forest: Forest) -> int:
     return scale if scale * forest.total_weight < 2**62 else 1
 
 
-def _reached(found: Rehanging, shard: Fraction) -> Fraction:
+def _reached(found: MovedForest, shard: Fraction) -> Fraction:
     """Time per shard of an attempt."""
-    return LinkLoads(topology=found.topology, load=found.load(), shard=shard * found.scale).inv_rate
+    topology = found.forest.topology
+    return LinkLoads(topology=topology, load=tuple(found.load), shard=shard * found.scale).inv_rate
 
 
 def _proved(problem: Problem, cut: tuple[int, ...], inv_rate: Fraction) -> Bound | None:

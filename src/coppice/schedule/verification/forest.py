@@ -20,9 +20,10 @@ from coppice.schedule.columns import forest_defects
 from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.loads import forest_loads, grouped_sums
 from coppice.schedule.schedule import hops_of
-from coppice.schedule.shape import children, parents, tree_blocks
+from coppice.schedule.shape import children, highest, parents, tree_blocks
 from coppice.schedule.verification.paths import check_ends, check_paths, overload
 from coppice.schedule.verification.report import Findings, Report
+from coppice.schedule.walk import walk
 from coppice.topology.symmetry import check_symmetry
 
 _PHASES = {
@@ -67,10 +68,13 @@ def verify_forest(
     if forest.collective not in _PHASES:
         findings.add(f"a forest cannot implement {forest.collective}: give a schedule of transfers.")
         return Report(ok=False, failures=tuple(findings.failures), claimed=claimed)
-    for defect in forest_defects(forest):
-        findings.add(f"the forest is malformed: {defect}")
-    if findings.failures:
-        return Report(ok=False, failures=tuple(findings.failures), claimed=claimed)
+    # What passes the native walk has no defect that the checks here find; they say what is wrong with the rest.
+    walked = walk(forest)
+    if walked is None:
+        for defect in forest_defects(forest):
+            findings.add(f"the forest is malformed: {defect}")
+        if findings.failures:
+            return Report(ok=False, failures=tuple(findings.failures), claimed=claimed)
 
     if forest.symmetry is not None:
         try:
@@ -79,22 +83,18 @@ def verify_forest(
             findings.add(f"the trees stand for images under no symmetry: {error}")
             return Report(ok=False, failures=tuple(findings.failures), claimed=claimed)
     _check_roots(forest, root, weights, findings)
-    _check_vertices(forest, findings)
-    _check_spanning(forest, findings)
     topology = forest.topology
-    hops = hops_of(topology, forest.path_start, forest.path_nodes)
-    check_paths(forest, hops, findings)
-    check_ends(forest, forest.edge_path, forest.edge_src, forest.edge_dst, findings, row_name="edge")
+    paths = len(forest.path_start) - 1
     checked = {
         "trees": forest.num_trees * forest.num_images,
         "edges": forest.num_edges * forest.num_images,
-        "paths": hops.num_paths,
-        "hops": len(hops.link),
+        "paths": paths,
+        "hops": len(forest.path_nodes) - paths,
         "links": topology.num_links,
     }
-    if (hops.link < 0).any():
+    if walked is None and not _check_by_row(forest, findings):
         return Report(ok=False, failures=tuple(findings.failures), claimed=claimed, checked=checked)
-    loads = forest_loads(forest, weights)
+    loads = forest_loads(forest, weights, walked)
     reached = loads.inv_rate
     if claimed is not None and reached > claimed:
         findings.add(overload(topology, loads.worst_link, reached, claimed))
@@ -109,7 +109,18 @@ def verify_forest(
         if loads.worst_link >= 0
         else Fraction(0),
         checked=checked,
+        max_height=None if walked is None else highest(forest, walked.height),
     )
+
+
+def _check_by_row(forest: Forest, findings: Findings) -> bool:
+    """Check vertices, trees and paths, and say what is wrong; whether all paths follow links."""
+    _check_vertices(forest, findings)
+    _check_spanning(forest, findings)
+    hops = hops_of(forest.topology, forest.path_start, forest.path_nodes)
+    check_paths(forest, hops, findings)
+    check_ends(forest, forest.edge_path, forest.edge_src, forest.edge_dst, findings, row_name="edge")
+    return not (hops.link < 0).any()
 
 
 def root_weights(forest: Forest, chosen: NDArray[np.bool_]) -> list[int]:

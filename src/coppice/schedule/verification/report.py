@@ -61,6 +61,9 @@ class Report(Verdict):
     # What the plan's bound says about plans of another kind than this one, in words; empty where it says
     # nothing of that sort
     beside: str = ""
+    max_height: int | None = (
+        None  # Most hops of trees, as their shape counts them; None where that was not counted
+    )
     fewest_open: bool = False  # The fewest trees were asked for, and that fewer will not do is not proved
     optimal: bool = False  # The plan takes the time that is proved to be necessary
     # The schedule claims that reductions join neighbouring intervals of ranks, and they do
