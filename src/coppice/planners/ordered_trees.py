@@ -7,6 +7,8 @@ of the other one from a rank in that part, to which it was summed in the same wa
 so all ranks send alike if each sums one block; who stands for a part is free. A rank that is near is taken, and of
 these the one that sends and gets least over ways as long as these so far: where the parts have 2^k ranks this comes to
 recursive halving (Thakur, Rabenseifner, Gropp, IJHPCA 2005), and for other numbers of ranks none has to stand for two.
+Where links are few, near ranks have the same ones: on up to 64 ranks :mod:`coppice.planners.spread_trees` chooses ranks
+and ways by how busy links are, and what is better is taken.
 
 The same transfers backwards, last one first, spread the blocks: a reduce-scatter and this gather are an all-reduce.
 """
@@ -14,22 +16,31 @@ The same transfers backwards, last one first, spread the blocks: a reduce-scatte
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import suppress
+from dataclasses import replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.errors import InputError
+from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.choice import PlannerOutput
+from coppice.planners.spread_trees import MOST_NODES, OrderedTransfer, height_of, ranks_of, spread
 from coppice.schedule.loads import body_loads
 from coppice.schedule.schedule import Op, Schedule, routed
 from coppice.schedule.verification.sums import PAIRS, Addends, named_order
 from coppice.topology.model import NodeKind, Topology
 
 NAME = "ordered-trees"
+
+MOST_SPREAD = 64
+"""Trees of more ranks are not spread over all links by prices."""
+
+SPREAD_PARTS = 4
+"""Parts of a block that go different ways where trees are spread."""
 
 MOST_RANKS = 256
 """Every rank sends to sum each block: more transfers than so many ranks make are not worth their number."""
@@ -66,11 +77,47 @@ def plan_ordered(problem: Problem, *, relay_gpus: bool = False) -> PlannerOutput
         raise InputError(
             f"{NAME} serves up to {MOST_RANKS} ranks, found {problem.topology.num_ranks}: choose another algorithm."
         )
-    made = [_made(problem, parts, relay_gpus=relay_gpus) for parts in (1, 2)]
-    return min(made, key=lambda each: body_loads(each.body, problem).inv_rate)
+    found = [*_near(problem, relay_gpus=relay_gpus), *_spread(problem, relay_gpus=relay_gpus)]
+    if not found:
+        found = [
+            _made(problem, _Trees(problem.topology), 1, relay_gpus=relay_gpus)
+        ]  # raises for want of a route
+    return min(found, key=lambda each: body_loads(each.body, problem).inv_rate)
 
 
-def _made(problem: Problem, parts: int, *, relay_gpus: bool) -> PlannerOutput:
+def _near(problem: Problem, *, relay_gpus: bool) -> Iterator[PlannerOutput]:
+    """Ranks that are near stand for parts."""
+    for parts in (1, 2):
+        with suppress(UnreachableError):
+            yield _made(problem, _Trees(problem.topology), parts, relay_gpus=relay_gpus)
+
+
+def _spread(problem: Problem, *, relay_gpus: bool) -> Iterator[PlannerOutput]:
+    """Trees that use all links, and ways through other GPUs where they may be used."""
+    topology = problem.topology
+    if topology.num_ranks > MOST_SPREAD or topology.num_nodes > MOST_NODES:
+        return
+    trees = spread(
+        topology,
+        named_order(PAIRS, topology.num_ranks),
+        _owners(problem, SPREAD_PARTS),
+        backwards=problem.collective is Collective.ALL_REDUCE,
+        relay_gpus=relay_gpus,
+    )
+    if trees is not None:
+        yield _made(problem, trees, SPREAD_PARTS, relay_gpus=relay_gpus)
+
+
+def _owners(problem: Problem, parts: int) -> list[int]:
+    """Rank that sums each part of each block."""
+    rooted = problem.collective is Collective.REDUCE
+    owners = [problem.root or 0] if rooted else range(problem.topology.num_ranks)
+    return [owner for owner in owners for _ in range(parts)]
+
+
+def _made(
+    problem: Problem, trees: _Trees | list[list[OrderedTransfer]], parts: int, *, relay_gpus: bool
+) -> PlannerOutput:
     """The transfers where each block is cut into parts, for which different ranks may stand."""
     case = AlgorithmCase(
         topology=problem.topology,
@@ -78,17 +125,40 @@ def _made(problem: Problem, parts: int, *, relay_gpus: bool) -> PlannerOutput:
         root=-1 if problem.root is None else problem.root,
     )
     rooted = problem.collective is Collective.REDUCE
-    owners = [case.root] if rooted else list(range(case.size))
-    taken = _Trees(problem.topology).transfers([owner for owner in owners for _ in range(parts)])
-    rows = np.array(list(taken), dtype=np.int64).reshape(-1, 4)
+    if isinstance(trees, _Trees):
+        taken = list(trees.transfers(_owners(problem, parts)))
+        ways: list[tuple[int, ...]] = []
+    else:
+        taken = [(each.step, each.src, each.dst, block) for block, tree in enumerate(trees) for each in tree]
+        ways = [each.way for tree in trees for each in tree]
+    rows = np.array(taken, dtype=np.int64).reshape(-1, 4)
     step, src, dst, chunk = rows.T
     moves = Moves(case, whole(case, parts) if rooted else blocks(case, parts))
     moves.add(step, src, dst, chunk, Op.REDUCE)
     if problem.collective is Collective.ALL_REDUCE and len(rows):
         last = int(step.max())
         moves.add(2 * last + 1 - step, dst, src, chunk)
-    body: Schedule = routed(moves.schedule(ordered=True), relay_gpus=relay_gpus)
+        ways += [way[::-1] for way in ways]
+    body: Schedule = moves.schedule(ordered=True)
+    if ways:
+        by_step = np.argsort(
+            np.concatenate([step, 2 * int(step.max()) + 1 - step])[: len(ways)], kind="stable"
+        )
+        body = _along(body, [ways[row] for row in by_step])
+    body = routed(body, relay_gpus=relay_gpus)
     return PlannerOutput(body=body, parameters={"sums": PAIRS, "parts": parts, "relay_gpus": relay_gpus})
+
+
+def _along(body: Schedule, ways: list[tuple[int, ...]]) -> Schedule:
+    """The schedule whose transfers take these ways."""
+    number: dict[tuple[int, ...], int] = {}
+    path = np.array([number.setdefault(way, len(number)) for way in ways], dtype=np.int32)
+    return replace(
+        body,
+        path=path,
+        path_start=np.concatenate([[0], np.cumsum([len(way) for way in number])]).astype(np.int64),
+        path_nodes=np.array([node for way in number for node in way], dtype=np.int32),
+    )
 
 
 class _Trees:
@@ -113,11 +183,11 @@ class _Trees:
         """Sum up a node at a rank of it."""
         if isinstance(node, int):
             return
-        own, other = node if at in _ranks(node[0]) else node[::-1]
-        sender = self._chosen(_ranks(other), at)
+        own, other = node if at in ranks_of(node[0]) else node[::-1]
+        sender = self._chosen(ranks_of(other), at)
         yield from self._summed(own, at, block)
         yield from self._summed(other, sender, block)
-        yield _height(node) - 1, sender, at, block
+        yield height_of(node) - 1, sender, at, block
 
     def _chosen(self, ranks: range, at: int) -> int:
         """Who stands for a part: near, and with the least to do over ways as long as these."""
@@ -132,20 +202,6 @@ class _Trees:
         for rank in (taken, at):
             self.load[rank, length] = self.load.get((rank, length), 0) + 1
         return taken
-
-
-def _ranks(node: Addends) -> range:
-    """The ranks of a node, which are neighbours."""
-    first = last = node
-    while not isinstance(first, int):
-        first = first[0]
-    while not isinstance(last, int):
-        last = last[1]
-    return range(first, last + 1)
-
-
-def _height(node: Addends) -> int:
-    return 0 if isinstance(node, int) else 1 + max(_height(part) for part in node)
 
 
 def _hops(topology: Topology) -> NDArray[np.int64]:

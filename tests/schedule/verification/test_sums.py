@@ -21,6 +21,7 @@ from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.interpreter import interpret
 from coppice.run.engines.shared_memory import ShmEngine, shm_engines
 from coppice.schedule.forest import Forest
+from coppice.schedule.loads import body_loads
 from coppice.schedule.schedule import Op, Schedule
 from coppice.schedule.verification.sums import LINEAR, PAIRS, Addends, SumOrder, named_order, sum_order
 from coppice.schedule.verification.transfers import verify_schedule
@@ -29,6 +30,7 @@ from coppice.topology import preset
 from coppice.topology.model import Topology
 from coppice.topology.operations import set_link_rate
 from coppice.verbs.planning import plan, plan_set
+from reference.ordered_bound import most_algbw
 from support.rank_groups import by_engines
 
 ADDING = (Collective.ALL_REDUCE, Collective.REDUCE_SCATTER, Collective.REDUCE)
@@ -157,12 +159,12 @@ MESH = set_link_rate(preset("star", gpus=6), "gpu0", "switch", 50)
     "cluster",
     [
         *(preset("dgx-a100", boxes=2), preset("ring", gpus=16), preset("star", gpus=16)),
-        *(preset("star", gpus=6), preset("ring", gpus=6), MESH),
+        *(preset("star", gpus=6), preset("ring", gpus=6), MESH, preset("mi300x")),
     ],
     ids=lambda each: each.name,
 )
 def test_deterministic_plans_have_the_same_bits_everywhere(cluster: Topology) -> None:
-    """Three sizes, three placements each of 16 and of 6 ranks, two engines: the bits of the one order of the number."""
+    """Three sizes, three placements each of 16 and of 6 ranks (and a mesh of 8), two engines: the bits of one order."""
     ranks = cluster.num_ranks
     made = plan(cluster, "all_reduce", deterministic=True, relay_gpus=True)
     report = verify(made.plan)
@@ -223,6 +225,40 @@ def test_boxes_that_are_no_power_of_two_lose_little(name: str, boxes: int, loss:
     assert made.loss < loss
     with pytest.raises(InputError, match="equal blocks"):
         plan_ordered(Problem(topology=preset("star"), collective=Collective.ALL_GATHER))
+
+
+@pytest.mark.parametrize(
+    ("name", "boxes", "relay_gpus", "share"),
+    [
+        (
+            "mi300x",
+            1,
+            False,
+            1.0,
+        ),  # the pairs that begin have one link of seven: nothing adds so and is faster
+        ("mi300x", 1, True, 0.9),
+        ("mi250", 1, True, 0.96),
+        ("mi300x", 3, False, 1.0),
+        ("mi250", 3, False, 0.92),
+        pytest.param("mi250", 3, True, 0.87, marks=pytest.mark.slow),
+        ("dgx-a100", 3, True, 0.9),
+    ],
+)
+def test_no_plan_in_the_one_order_is_much_faster(
+    name: str, boxes: int, relay_gpus: bool, share: float
+) -> None:
+    """Whatever stands for the parts of a sum: a linear program, which knows no planner, bounds them all."""
+    cluster = preset(name, boxes=boxes) if boxes > 1 else preset(name)
+    problem = Problem(topology=cluster, collective=Collective.ALL_REDUCE)
+    body = plan_ordered(problem, relay_gpus=relay_gpus).body
+    assert isinstance(body, Schedule)
+    assert verify_schedule(body, relay_gpus=relay_gpus).ok
+    found = sum_order(body)
+    assert found is not None
+    assert found.name == PAIRS
+    made = 1 / float(body_loads(body, problem).inv_rate) * problem.shards
+    most = most_algbw(cluster, named_order(PAIRS, cluster.num_ranks), relay_gpus=relay_gpus)
+    assert share * most <= made <= most * (1 + 1e-6)
 
 
 def test_what_the_one_order_costs_is_told() -> None:
