@@ -5,7 +5,7 @@
 // edges between that one and its old top are turned round. The cheapest way is taken (Dijkstra's search from the subtree,
 // guided by what the cheapest way to any rank costs), where a link costs what a unit of weight takes on it. Where only a
 // part of a tree's weight fits, the tree is split. Heaps are ordered by (cost, cost ahead, node), so that results are the
-// same everywhere, and those of the readable twin.
+// same everywhere, and those of the readable reference.
 //
 // Cost: O(m + n log n) a search with n nodes and m links, one for every subtree that is moved; O(n) for every tree that is
 // touched; O(nodes of all paths) for the result. Overflow: the caller keeps limits and scale times load below 2^62.

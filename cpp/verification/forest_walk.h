@@ -5,7 +5,7 @@
 // other way round), enters each rank but its root exactly once, from the root or from a rank entered before. A tree is then
 // connected and free of cycles by induction. Whether roots carry what a collective demands is not looked at.
 //
-// A walk that does not pass says nothing more: who wants to know why asks the readable twin, which also knows switches that
+// A walk that does not pass says nothing more: who wants to know why asks the readable reference, which also knows switches that
 // copy or add.
 //
 // Cost: O(nodes of all paths + edges + trees times nodes). Overflow: a forest whose edges weigh 2^62 or more together does

@@ -1,4 +1,4 @@
-"""Trees moved by the native core are those of the readable twin."""
+"""Trees moved by the native core are those of the readable reference."""
 
 import random
 from dataclasses import replace
@@ -49,7 +49,7 @@ def struck(whole: Topology, draw: random.Random) -> Topology:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_native_trees_are_those_of_the_twin(name: str) -> None:
+def test_native_trees_are_those_of_the_reference(name: str) -> None:
     preset, settings, collective = CASES[name]
     whole = coppice.load(preset, **settings)
     plan = coppice.plan(whole, collective, ring=False).plan
@@ -91,7 +91,7 @@ def test_native_trees_are_those_of_the_twin(name: str) -> None:
     assert sum(found.values()) > 6
 
 
-def test_numbers_beyond_64_bits_are_left_to_the_twin() -> None:
+def test_numbers_beyond_64_bits_are_left_to_the_reference() -> None:
     whole = coppice.load("dgx-a100", boxes=2)
     plan: Plan = coppice.plan(whole, "all_gather", ring=False).plan
     now = set_link_rate(whole, "box0/gpu0", "box0/nvswitch", "50%")

@@ -1,7 +1,7 @@
 """Walk a forest once in the native core: whether its trees and paths are whole, what links carry, how high trees are.
 
-The readable twin is the verifier's own Python (:mod:`coppice.schedule.verification.forest`) with
-:func:`coppice.schedule.shape.tree_heights` and the sums of :mod:`coppice.schedule.loads`. It says what is wrong, and
+The readable reference is the verifier's own Python (:mod:`coppice.schedule.verification.forest`) with
+:func:`coppice.schedule.shape.tree_heights` and the sums of :mod:`coppice.schedule.loads`. It words what is wrong, and
 knows switches that copy or add, about which a walk says nothing.
 """
 
@@ -81,7 +81,7 @@ class ForestWalk(Brief):
 
 
 def walk(forest: Forest) -> ForestWalk | None:
-    """Walk a forest; None where it is not whole, or has switches that copy or add: its verifier says more.
+    """Walk a forest; None where it is not whole, or has switches that copy or add: its verifier reports more.
 
     Examples:
         >>> from coppice.planners.planning import plan

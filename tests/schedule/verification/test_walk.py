@@ -55,7 +55,7 @@ def broken(forest: Forest, draw: random.Random) -> Forest:
 
 
 @pytest.mark.parametrize("number", range(3))
-def test_walks_agree_with_the_twin(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_walks_agree_with_the_reference(number: int, monkeypatch: pytest.MonkeyPatch) -> None:
     forest, draw = forests()[number], random.Random(number)
     passed = 0
     for _ in range(120):
@@ -76,7 +76,7 @@ def test_walks_agree_with_the_twin(number: int, monkeypatch: pytest.MonkeyPatch)
     assert 0 < passed < 120
 
 
-def test_columns_of_other_types_are_left_to_the_twin() -> None:
+def test_columns_of_other_types_are_left_to_the_reference() -> None:
     forest = forests()[0]
     wide = replace(forest, edge_src=forest.edge_src.astype(np.int64) + 2**32)
     assert walk(wide) is None

@@ -1,6 +1,6 @@
 """Move the trees of a forest off lost or slow links, in the native core where numbers fit into 64 bits.
 
-The readable twin is :class:`coppice.planners.forest.rehanging.Rehanging`, which gives the same trees.
+The readable reference is :class:`coppice.planners.forest.rehanging.Rehanging`, which gives the same trees.
 """
 
 from __future__ import annotations
@@ -58,20 +58,20 @@ class MovableForest:
             self.load, self.broken = damaged.load, damaged.broken
 
     def _damaged(self) -> Damaged:
-        """The same for the twin."""
+        """The same for the reference."""
         topology = self.forest.topology
         return damaged_by(self.forest, topology, np.arange(topology.num_nodes, dtype=np.int32))[0]
 
     def moved(
         self, scale: int, limit: Sequence[int], *, low: bool = True, tallest: int | None = None
     ) -> MovedForest | None:
-        """Everything moved within limits; None where not all found a place. Arguments are those of the twin."""
+        """Everything moved within limits; None where not all found a place. Arguments are those of the reference."""
         if (
             self._native is None
             or max(limit, default=0) >= _LARGEST
             or scale * max(self.load, default=0) >= _LARGEST
         ):
-            return self._moved_by_twin(scale, limit, low=low, tallest=tallest)
+            return self._moved_by_reference(scale, limit, low=low, tallest=tallest)
         found = self._native.moved(
             scale, np.array(limit, dtype=np.int64), low=low, tallest=-1 if tallest is None else tallest
         )
@@ -88,7 +88,7 @@ class MovableForest:
             split=split,
         )
 
-    def _moved_by_twin(
+    def _moved_by_reference(
         self, scale: int, limit: Sequence[int], *, low: bool, tallest: int | None
     ) -> MovedForest | None:
         attempt = Rehanging(self._damaged(), scale=scale, limit=limit, low=low, tallest=tallest)
