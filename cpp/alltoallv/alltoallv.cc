@@ -12,6 +12,7 @@ namespace coppice {
 
 static constexpr Amount kLargest = Amount{1} << 60;
 static constexpr std::int32_t kMostPieces = 16;
+static constexpr Amount kShorter = 4;  // pieces of short parts may be so much shorter
 static constexpr Amount kCloseEnough = 1024;  // parts of the range in which a limit is searched
 static constexpr std::int8_t kSend = 0, kReceive = 1, kCopy = 3;    // RowKind
 static constexpr std::int8_t kInput = 0, kOutput = 1, kScratch = 2;  // RankBuffer
@@ -456,15 +457,15 @@ RankColumns AllToAllV::program(std::int32_t rank, Amount piece) const {
     std::int8_t buffer = first ? kInput : last ? kOutput : kScratch;
     Amount base = first ? sent_at[part.target] + part.offset : last ? got_at[part.source] + part.offset : result.scratch;
     if (!first && !last) result.scratch += part.length;
-    for (std::int32_t j = 0; j < result.pieces; ++j) {
-      Amount begin = share(part.length, j, result.pieces), end = share(part.length, j + 1, result.pieces);
-      if (begin == end) continue;
-      std::int32_t got = -1;
+    auto cuts = static_cast<std::int32_t>(std::clamp<Amount>(part.length / std::max<Amount>(1, piece / kShorter), 1, result.pieces));
+    for (std::int32_t j = 0; j < cuts; ++j) {
+      Amount begin = share(part.length, j, cuts), end = share(part.length, j + 1, cuts);
+      std::int32_t step = j * result.pieces / cuts + place + (relays_ && part.out == part.source), got = -1;
       if (!first) {
         got = static_cast<std::int32_t>(rows.size());
-        rows.push_back({j + place - 1, kReceive, buffer, -1, stop[place - 1], base + begin, end - begin, 0, -1});
+        rows.push_back({step - 1, kReceive, buffer, -1, stop[place - 1], base + begin, end - begin, 0, -1});
       }
-      if (!last) rows.push_back({j + place, kSend, buffer, -1, stop[place + 1], base + begin, end - begin, 0, got});
+      if (!last) rows.push_back({step, kSend, buffer, -1, stop[place + 1], base + begin, end - begin, 0, got});
     }
   }
   // By step, and sends first: counted, since rows of one step stay in order.

@@ -16,8 +16,9 @@
 //
 // Where relays save less than they cost, all goes directly. Whole numbers decide everything, so all ranks decide alike.
 //
-// Every part of a block is cut into as many pieces; piece j makes its h-th hop at step j + h. So each step is the whole
-// exchange in small, all NICs are busy alike in it, and a rank passes on what it has while more arrives.
+// Every part of a block is cut into as many pieces, or fewer where it is short; piece j passes between boxes at step j + 1,
+// and inside them one step before and after. So each step is the whole exchange in small, all NICs are busy alike in it,
+// and a rank passes on what it has while more arrives.
 //
 // Cost: O(R^2) to add up counts and O(R W) cuts for a rank, with R ranks and W members of a box. Memory: R^2 / W + O(R W).
 // Overflow: refused where the sum of counts reaches 2^60; products are taken in 128 bits.
@@ -79,7 +80,7 @@ class AllToAllV {
   std::vector<BlockPart> parts(std::int32_t rank) const;
 
   /// Args:
-  ///   piece: Elements of the longest block of a part from which on parts are cut.
+  ///   piece: The longest block is cut into pieces of so many elements, up to 16.
   RankColumns program(std::int32_t rank, Amount piece) const;
 
  private:

@@ -30,6 +30,7 @@ if TYPE_CHECKING:
     from coppice.topology.model import Topology
 
 TOPOLOGY_VARIABLE = "COPPICE_TOPOLOGY"
+_USUAL = "forest,ring,native"
 
 
 class BenchOptions(Struct, frozen=True, kw_only=True):
@@ -44,7 +45,7 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
             "-a",
             metavar="LIST",
         ),
-    ] = "forest,ring,native"
+    ] = _USUAL
     engine: EngineOption = None
     topology: Annotated[
         str | None,
@@ -63,6 +64,15 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
     in_place: Annotated[bool, option("Input and output are one memory.")] = False
     timeout: TimeoutOption = 300.0
     together: TogetherOption = None
+    skew: Annotated[
+        str | None,
+        option(
+            "Unequal blocks of an all-to-all: the k-th rank gets 1/k^S (zipf:S), one gets N times as much (hot:N), or "
+            "a matrix. Algorithms are direct and two-stage (planned at run time), optimal (planned before), native, "
+            "and those of the catalogue.",
+            metavar="zipf:S|hot:N|FILE",
+        ),
+    ] = None
 
     @property
     def spec(self) -> str | None:
@@ -72,7 +82,10 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
     @property
     def names(self) -> list[str]:
         """The algorithms."""
-        return [name.strip() for name in self.algorithms.split(",") if name.strip()]
+        chosen = self.algorithms
+        if self.skew is not None and chosen == _USUAL:
+            chosen = "direct,two-stage,native"
+        return [name.strip() for name in chosen.split(",") if name.strip()]
 
     @property
     def given(self) -> str | None:
@@ -107,13 +120,19 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
         if (collective is None) == (self.together is None):
             found = "neither" if collective is None else "both"
             raise InputError(f"expected COLLECTIVE or `together`, found {found}: give one.")
-        return None if collective is None else Collective.named(collective)
+        found = None if collective is None else Collective.named(collective)
+        if self.skew is not None and found is not Collective.ALL_TO_ALL:
+            raise InputError(
+                f"expected all_to_all with `skew`, found {found or 'several jobs'}: leave `skew` out."
+            )
+        return found
 
     def rows(
         self, end: Engine, network: Topology, collective: Collective | None, sizes: list[int]
     ) -> Iterator[BenchRow]:
         """The measured rows, as soon as each is there; collective over the ranks."""
         from coppice.run.bench.measuring import bench as measure
+        from coppice.run.bench.skewed import bench_skewed
         from coppice.run.bench.together import bench_together
         from coppice.run.engines.datatype import DataType, ReduceOp
 
@@ -124,6 +143,19 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
                 Path(self.together or ""),
                 dtype=_named(DataType, self.dtype),
                 op=_named(ReduceOp, self.op),
+                rounds=self.rounds,
+                warmup=self.warmup,
+                timeout_s=self.timeout,
+            )
+            return
+        if self.skew is not None:
+            yield from bench_skewed(
+                end,
+                network,
+                self.skew,
+                algorithms=self.names,
+                sizes=sizes,
+                dtype=_named(DataType, self.dtype),
                 rounds=self.rounds,
                 warmup=self.warmup,
                 timeout_s=self.timeout,

@@ -412,3 +412,4 @@ class BenchRowJson(TypedDict):
     wrong: int
     cores_busy: float
     refusal: str
+    skew: str

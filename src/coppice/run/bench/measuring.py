@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, Protocol, runtime_checkable
@@ -165,6 +165,7 @@ class BenchRow:
     # -1 where the system does not tell
     cores_busy: float = -1.0
     refusal: str = ""  # Why it did not run, or nothing
+    skew: str = ""  # How blocks differ, as it was asked for; empty where they are equal
 
     def fields(self) -> dict[str, Any]:
         """The row as a dictionary."""
@@ -302,15 +303,29 @@ def _rows(
             except InputError as error:  # raised on every rank alike
                 row = replace(row, refusal=str(error))
             rows.append(row)
-        yield from _measured(engine, rows, contenders, rounds=rounds, warmup=warmup)
+        yield from measured_rows(engine, rows, contenders, rounds=rounds, warmup=warmup)
 
 
 ALWAYS_IN_PLACE = (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER)
 """Collectives that know no other way."""
 
 
-def _measured(
-    engine: Engine, rows: Sequence[BenchRow], contenders: dict[str, Contender], *, rounds: int, warmup: int
+class Measurable(Protocol):
+    """What runs, is timed and checked."""
+
+    wrong: int  # Wrong elements so far
+
+    def run(self, *, check: bool) -> float:
+        """Run it once, and give the seconds that it took on this rank."""
+
+
+def measured_rows(
+    engine: Engine,
+    rows: Sequence[BenchRow],
+    contenders: Mapping[str, Measurable],
+    *,
+    rounds: int,
+    warmup: int,
 ) -> list[BenchRow]:
     """All contenders in turn, round by round; the rows with their results."""
     times: dict[str, list[float]] = {name: [] for name in contenders}

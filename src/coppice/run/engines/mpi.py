@@ -154,6 +154,24 @@ class MpiEngine(BaseEngine):
             )
         run_native(self.mpi, self.data, collective, given, output, op=op, root=root)
 
+    def native_blocks(
+        self,
+        given: NDArray[Any],
+        wanted: NDArray[Any],
+        sent: Sequence[int],
+        received: Sequence[int],
+        *,
+        dtype: DataType,
+    ) -> None:
+        """See :meth:`coppice.run.bench.skewed.NativeBlocks.native_blocks`: MPI's ``Alltoallv``, without a timeout."""
+        self._check_open()
+        buffers = []
+        for memory, counts in ((given, sent), (wanted, received)):
+            in_bytes = np.array(counts, dtype=np.int64) * dtype.itemsize
+            places = (in_bytes.tolist(), first_rows(in_bytes).tolist())
+            buffers.append([memory.view(np.uint8), places, self.mpi.BYTE])
+        self.data.Alltoallv(*buffers)
+
     def exchange(self, data: bytes) -> list[bytes]:
         """See :meth:`coppice.run.engines.engine.Engine.exchange`."""
         self._check_open()

@@ -167,6 +167,17 @@ class TorchEngine(BaseEngine):
         with self._failing_together(f"{name}'s {collective}"):
             run_native(group, collective, given, output, dtype=dtype, op=op, root=root)
 
+    def native_blocks(
+        self, given: Any, wanted: Any, sent: Sequence[int], received: Sequence[int], *, dtype: DataType
+    ) -> None:
+        """See :meth:`coppice.run.bench.skewed.NativeBlocks.native_blocks`: gloo's all-to-all."""
+        self._check_open()
+        torch = _torch()
+        with self._failing_together("gloo's all_to_all of unequal blocks"):
+            tensors = [torch.from_numpy(each.view(np.uint8)) for each in (wanted, given)]
+            splits = [[count * dtype.itemsize for count in part] for part in (received, sent)]
+            self._gloo.alltoall_base(*tensors, *splits).wait()
+
     def exchange(self, data: bytes) -> list[bytes]:
         """See :meth:`coppice.run.engines.engine.Engine.exchange`."""
         self._check_open()
