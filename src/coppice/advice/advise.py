@@ -170,6 +170,7 @@ def advised(
     notes: list[str] = []
     files: list[AdvisedFile] = []
     step: StepAdvice | None = None
+    state: NcclState | None = None
     assumptions: tuple[str, ...] = ()
     if job is not None and name != "nccl":
         raise InputError(
@@ -235,12 +236,13 @@ def advised(
         version, source = version or runs[0].version, source if version else runs[0].origin
     files = [*environment_file(changes), *measured_file(fit), *files]
     if logs and name in ("nccl", "rccl"):
-        reckoned = {
-            (row.collective, row.size_bytes): row.picked_us
-            for row in rows
-            if row.picked_us is not None and row.ranks == topology.num_ranks
-        }
-        rows = measured_rows(logs, fit, reckoned) + rows
+        if any(row.ranks is None for log in logs for row in log.measurements):
+            assumptions += (
+                "measurements of all ranks of the cluster, where a log does not say whose they are",
+            )
+        known = _reckoned(rows, logs, state)
+        ranks, nodes = topology.num_ranks, max(1, len(set(topology.host[topology.rank_nodes].tolist())))
+        rows = measured_rows(logs, fit, known, nodes=nodes, ranks=ranks) + rows
     return LibraryAdvice(
         topology=topology,
         library=name,
@@ -264,6 +266,21 @@ def usual_library(topology: Topology) -> str:
         return "rccl"
     nvidia = topology.source.startswith(("nvidia-smi", "NCCL"))
     return "nccl" if arch or nvidia or machines_of(topology).generation is not None else "open-mpi"
+
+
+def _reckoned(
+    rows: Sequence[AdviceRow], logs: Sequence[Log], state: NcclState | None
+) -> dict[tuple[Collective, int], float]:
+    """Time that the library's own model reckons with, also at sizes that were measured."""
+    whole = [row for row in rows if row.picked_us is not None and row.group == "all"]
+    found = {(row.collective, row.size_bytes): row.picked_us or 0.0 for row in whole}
+    if state is None:
+        return found
+    for row in (row for log in logs for row in log.measurements):
+        key = (row.collective, row.size_bytes)
+        if row.ranks in (None, state.topology.num_ranks) and key not in found and row.collective in TUNED:
+            found[key] = state.picks(row.collective, [row.size_bytes])[row.size_bytes][0].time_us or 0.0
+    return found
 
 
 def _overruled(change: Change, step: StepAdvice) -> bool:

@@ -24,18 +24,23 @@ def fit_of(logs: Sequence[Log], library: str) -> Fit | None:
     return fit_runs(runs)
 
 
-def measured_rows(logs: Sequence[Log], fit: Fit | None, reckoned: Reckoned) -> list[AdviceRow]:
+def measured_rows(
+    logs: Sequence[Log], fit: Fit | None, reckoned: Reckoned, *, nodes: int, ranks: int
+) -> list[AdviceRow]:
     """A row for each collective, shape and size whose default was measured.
 
     Args:
         fit: What is sure of forced choices (:func:`fit_of`).
         reckoned: What the library's own model reckons with, for the communicator of the cluster.
+        nodes: Boxes of that communicator, of which also measurements are that do not say theirs.
+        ranks: Its ranks.
     """
     grouped: dict[tuple[Collective, int, int, int], list[LoggedMeasurement]] = {}
     for log in logs:
         for row in log.measurements:
-            if not row.forced and row.ranks is not None and row.of_kernels and row.in_place is not True:
-                key = (row.collective, row.nodes or 1, row.ranks, row.size_bytes)
+            if not row.forced and row.of_kernels and row.in_place is not True:
+                shape = (nodes, ranks) if row.ranks is None else (row.nodes or 1, row.ranks)
+                key = (row.collective, *shape, row.size_bytes)
                 grouped.setdefault(key, []).append(row)
     sure = {}
     for shape, sizes in () if fit is None else fit.sizes.items():
@@ -63,8 +68,8 @@ def measured_rows(logs: Sequence[Log], fit: Fit | None, reckoned: Reckoned) -> l
             why = f"measured {taken.verdict.low:.2f} to {taken.verdict.high:.2f} times as fast, which is no chance"
         elif better is not None:
             why = "no choice that was forced is surely faster"
-        own = reckoned.get((key[0], key[3]))
-        if own and taken is None and today > own * _SLOW:
+        own = reckoned.get((key[0], key[3])) if key[2] == ranks else None
+        if own and taken is None and today > own * SLOW:  # as :func:`slow_rows` has it
             why = f"takes {today / own:.2g} times what NCCL reckons with on this cluster: see what is found of the host"
         found.append(
             settled(
@@ -82,13 +87,23 @@ def measured_rows(logs: Sequence[Log], fit: Fit | None, reckoned: Reckoned) -> l
                     why=why,
                     change="tuner table" if taken is not None else "",
                     p99_us=max(tails, default=None),
+                    reckoned_us=own,
                 )
             )
         )
     return found
 
 
-_SLOW = 1.5
+def slow_rows(rows: Sequence[AdviceRow]) -> list[AdviceRow]:
+    """Measured picks that take much more than the library reckons with, and for which no choice is faster."""
+    return [
+        row
+        for row in rows
+        if row.reckoned_us and row.picked_us and row.picked_us > SLOW * row.reckoned_us and not row.change
+    ]
+
+
+SLOW = 1.5
 """What takes so many times the time that a library reckons with is worth a look at the host."""
 
 

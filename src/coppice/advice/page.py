@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from itertools import groupby
+from operator import itemgetter
 
 from coppice.advice.advise import LIBRARIES, LibraryAdvice
+from coppice.advice.measured import SLOW, slow_rows
 from coppice.advice.rows import SMALL_BYTES, WORTH, AdviceRow, by_ranges
 from coppice.advice.step import ChannelBudget
 from coppice.text import columns, plural, short_size, time_text
@@ -69,7 +71,20 @@ def _verdict(advice: LibraryAdvice) -> Iterator[str]:
         calls = plural(len(known), "call")
         words = f"the pick of {library} is within {WORTH:.0%} of the best it can do in all {calls}"
         fewer = advice.step is not None and bool(advice.step.changes)
-        yield f"{words}; the step of the job wants fewer channels" if fewer else f"nothing to change: {words}"
+        slow = slow_rows(advice.rows)
+        if fewer:
+            words += "; the step of the job wants fewer channels"
+        yield words if fewer or slow else f"nothing to change: {words}"
+        if slow:
+            measured = sum(row.reckoned_us is not None for row in advice.rows)
+            times, most = max(
+                (((row.picked_us or 0.0) / (row.reckoned_us or 1.0), row) for row in slow), key=itemgetter(0)
+            )
+            call = f"{most.collective} of {short_size(most.size_bytes)}"
+            yield (
+                f"{plural(len(slow), 'measured call')} of {measured} take {SLOW:g} times what {library} reckons with "
+                f"and more, {times:.2g} times at most ({call}): not the choice, the host or the network holds them up"
+            )
         return
     most = max(gaining, key=lambda row: row.gain)
     yield (

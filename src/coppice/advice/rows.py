@@ -43,6 +43,7 @@ class AdviceRow:
     rival_us: float | None = None  # Its time by the same model
     latency_us: float | None = None  # Of the time of the pick, what does not depend on the size
     p99_us: float | None = None  # 99th percentile of single iterations of the pick, where a log has them
+    reckoned_us: float | None = None  # Of a measured pick, what the library's own model reckons with there
 
     @property
     def gain(self) -> float:

@@ -42,7 +42,8 @@ def advise(
     from coppice.advice.advise import advised
     from coppice.advice.page import page_lines
 
-    told = read_reports(logs or [])
+    chosen = advised_options(options)
+    told = read_reports(logs or [], chosen["collectives"])
     print_warnings(told["logs"])
     topology = where.load()
     with progress_bar("simulating") as on_progress:
@@ -51,7 +52,7 @@ def advise(
             job=job_on(topology, options),
             on_progress=on_progress,
             **told,
-            **advised_options(options),
+            **chosen,
         )
     if options.write is not None:
         found = found.written(options.write)

@@ -82,7 +82,7 @@ def spread(
         [2, 3]
     """
     everyone = range(topology.num_ranks)
-    network = _Network(topology, backwards=backwards, relay_gpus=relay_gpus)
+    network = _PricedLinks(topology, backwards=backwards, relay_gpus=relay_gpus)
     batch = max(1, len(owners) // _BATCHES)
     trees: list[list[OrderedTransfer]] = [[] for _ in owners]
     best: list[list[OrderedTransfer]] | None = None
@@ -106,7 +106,7 @@ def spread(
 
 
 @dataclass
-class _Network:
+class _PricedLinks:
     """Links with what trees send over them, and the cheapest ways at their prices."""
 
     topology: Topology

@@ -110,7 +110,8 @@ def advise(asked: LibraryAdviceCall) -> LibraryAdvice:
     from coppice.topology.load import load
 
     cluster = load(asked.cluster)
-    found = advised(cluster, job=job_on(cluster, asked), **read_reports(asked.logs), **advised_options(asked))
+    options = advised_options(asked)
+    found = advised(cluster, job=job_on(cluster, asked), **read_reports(asked.logs, options["collectives"]), **options)
     return found if asked.write is None else found.written(asked.write)
 
 
@@ -133,8 +134,13 @@ def job_on(cluster: Topology, asked: AdviseOptions) -> TrainingJob | None:
     return options.load(loaded=lambda *_, **__: cluster)
 
 
-def read_reports(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
+def read_reports(
+    paths: Sequence[str | os.PathLike[str]], collectives: Sequence[Collective] = ()
+) -> dict[str, Any]:
     """Logs, measurements and reports of hosts among some files, as :func:`coppice.advice.advise.advised` takes them.
+
+    Args:
+        collectives: What is advised on: a single one is that of tables that do not say theirs.
 
     Raises:
         InputError: If a file cannot be read, or is of no known kind.
@@ -154,7 +160,9 @@ def read_reports(paths: Sequence[str | os.PathLike[str]]) -> dict[str, Any]:
         and not is_lspci(reports[file_name(path)])
         and not is_dump(reports[file_name(path)])
     ]
-    return {"logs": read_logs(others), "runs": read_runs(swept) if swept else (), "reports": reports}
+    performed = collectives[0] if len(collectives) == 1 else None
+    logs = read_logs(others, collective=performed)
+    return {"logs": logs, "runs": read_runs(swept) if swept else (), "reports": reports}
 
 
 def advised_options(asked: AdviseOptions) -> dict[str, Any]:
