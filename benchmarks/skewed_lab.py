@@ -21,12 +21,12 @@ from fractions import Fraction
 from pathlib import Path
 from typing import Any
 
+from coppice.bounds.all_to_all.rates import rates_of
 from coppice.bounds.optimum import bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.skews import skewed_counts, skewed_demands
 from coppice.collectives import Collective
 from coppice.run.alltoallv.exchange import BlockExchange
-from coppice.run.alltoallv.network import rates_of
 from coppice.run.engines.datatype import DataType
 from coppice.run.engines.numpy import numpy_engines
 from coppice.run.lab.launch import launch_mpi, launch_ranks

@@ -23,6 +23,11 @@ std::span<const T> view(const Column<T>& column) {
   return {column.data(), column.size()};
 }
 
+template <class T>
+std::vector<T> copied(const Column<T>& column) {
+  return {column.data(), column.data() + column.size()};
+}
+
 /// Throws std::invalid_argument unless a column has the length that another one sets.
 inline void check_length(const char* name, std::size_t found, std::size_t expected) {
   if (found == expected) return;

@@ -14,6 +14,7 @@ void init_symmetry(nb::module_& m);
 void init_tacos(nb::module_& m);
 void init_tasks(nb::module_& m);
 void init_tour(nb::module_& m);
+void init_alltoallv(nb::module_& m);
 void init_two_stage(nb::module_& m);
 
 NB_MODULE(_core, m) {
@@ -31,5 +32,6 @@ NB_MODULE(_core, m) {
   init_tacos(m);
   init_tasks(m);
   init_tour(m);
+  init_alltoallv(m);
   init_two_stage(m);
 }

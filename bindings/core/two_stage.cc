@@ -6,15 +6,6 @@
 
 using namespace coppice;
 
-namespace {
-
-template <class T>
-std::vector<T> copied(const Column<T>& column) {
-  return {column.data(), column.data() + column.size()};
-}
-
-}  // namespace
-
 void init_two_stage(nb::module_& m) {
   m.def(
       "shortest_distances",

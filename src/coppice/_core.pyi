@@ -259,3 +259,47 @@ def operation_tasks(
     NDArray[np.int32],
 ]: ...
 def cheapest_tour(points: int, cost: NDArray[np.float64]) -> NDArray[np.int32]: ...
+
+class AllToAllV:
+    def __init__(
+        self,
+        width: int,
+        order: NDArray[np.int32],
+        crossing: bool,
+        near: NDArray[np.int64],
+        far: NDArray[np.int64],
+        counts: NDArray[np.int64],
+        least_saved: int,
+    ) -> None: ...
+    def relays(self) -> bool: ...
+    def busiest(self) -> tuple[int, int]: ...
+    def busiest_directly(self) -> tuple[int, int]: ...
+    def parts(
+        self, rank: int
+    ) -> tuple[
+        NDArray[np.int32],
+        NDArray[np.int32],
+        NDArray[np.int32],
+        NDArray[np.int32],
+        NDArray[np.int64],
+        NDArray[np.int64],
+    ]: ...
+    def program(
+        self, rank: int, piece: int
+    ) -> tuple[
+        NDArray[np.int32],
+        NDArray[np.int8],
+        NDArray[np.int32],
+        NDArray[np.int32],
+        NDArray[np.int8],
+        NDArray[np.int64],
+        NDArray[np.int64],
+        NDArray[np.int8],
+        NDArray[np.int64],
+        NDArray[np.int64],
+        NDArray[np.int32],
+        int,
+        int,
+        int,
+        int,
+    ]: ...

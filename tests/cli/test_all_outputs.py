@@ -160,6 +160,7 @@ RUNS = {
         f"train estimate {MODEL} --boxes 2 --parallel tp=8,pp=2 --global-batch 16",
         f"train estimate {EXAMPLES}/iteration/resnet-50.toml --what-if nic=x2 --what-if drain=1",
         f"train estimate {MODEL} --parallel tp=8 --global-batch 8 --collectives nccl",
+        f"train estimate {EXAMPLES}/iteration/mixture.toml --routing zipf:1 --placement popular",
     ),
     "train-estimate-plan": (f"train estimate {EXAMPLES}/iteration/mixture.toml --policy lina",),
     "train-profile": ("train import trace.json", "train import trace.json --what-if communication=0.5"),

@@ -8,7 +8,7 @@ from itertools import groupby
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.run.alltoallv.network import RankRates
+from coppice.bounds.all_to_all.rates import RankRates
 
 Part = tuple[int, int, int, int, int, int]
 """Source, rank that it leaves the box by, rank that it enters the other by, target, offset and length."""

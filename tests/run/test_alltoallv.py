@@ -10,9 +10,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from coppice.bounds.all_to_all.rates import one_box, rates_of
 from coppice.errors import InputError
 from coppice.run.alltoallv.exchange import BlockExchange, program_of
-from coppice.run.alltoallv.network import one_box, rates_of
 from coppice.run.engines.datatype import DataType
 from coppice.run.engines.interpreter import interpret
 from coppice.run.engines.numpy import numpy_engines

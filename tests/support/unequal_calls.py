@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.bounds.all_to_all.rates import RankRates
 from coppice.run.alltoallv.exchange import BlockExchange
-from coppice.run.alltoallv.network import RankRates
 from coppice.run.engines.datatype import DataType
 
 KINDS = ("even", "heavy tails", "hot", "sparse", "empty ranks", "nothing")

@@ -74,6 +74,9 @@ class Transformer:
     # Slots of all experts over the tokens sent to them, padded up and cut off there; 0: as many slots as
     # tokens
     capacity_factor: float = 0.0
+    # Tokens for experts of the busiest rank over those of an average one, for which all wait
+    busiest_experts: float = 1.0
+    busiest_exchange: float = 1.0  # Time of an exchange of tokens over that of equal blocks
     # Kinds of layers, over and over: `M` state space (Mamba), `*` attention, `-` MLP, `E` mixture; each is one of these
     # alone. Empty: every layer is attention and an MLP or mixture
     pattern: str = ""
@@ -90,6 +93,7 @@ class Transformer:
             ("kv_heads", "head_width", "input_width", "scored_tokens", "extra_parameters", "experts"), 0
         )
         least |= dict.fromkeys(("expert_ffn", "shared_ffn", "first_dense", "capacity_factor"), 0)
+        least |= dict.fromkeys(("busiest_experts", "busiest_exchange"), 0)
         least |= dict.fromkeys(("value_width", "kv_rank", "query_rank", "rope_width"), 0)
         least |= dict.fromkeys(("window", "full_every", "mtp_layers"), 0)
         least |= dict.fromkeys(("state_width", "state_heads", "state_head_width", "step_rank"), 0)
@@ -294,13 +298,15 @@ class Transformer:
             shared_ffn=0,
             first_dense=0,
             capacity_factor=0.0,
+            busiest_experts=1.0,
+            busiest_exchange=1.0,
             pattern=pattern,
         )
 
     @property
     def routed_share(self) -> float:
-        """Expert slots per token in a layer with experts."""
-        return self.experts_per_token * (self.capacity_factor or 1.0)
+        """Expert slots per token in a layer with experts, of the busiest rank."""
+        return self.experts_per_token * (self.capacity_factor or 1.0) * self.busiest_experts
 
     @property
     def mlp_width(self) -> float:

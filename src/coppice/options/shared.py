@@ -302,3 +302,17 @@ AnchorOption = Annotated[
         metavar="FILE",
     ),
 ]
+
+RoutingOption = Annotated[
+    str | None,
+    option(
+        "Tokens reach experts unevenly: the k-th most popular of a layer gets 1/k^S (zipf:S), one gets N times as many "
+        "(hot:N), or as recorded (JSON Lines of counts). Also what placement, copies and capacity bring.",
+        metavar="zipf:S|hot:N|FILE",
+    ),
+]
+
+PlacementOption = Annotated[
+    str,
+    option("Experts as the job or the recording has them, or packed by popularity.", metavar="given|popular"),
+]

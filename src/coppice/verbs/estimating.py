@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, fields, replace
 
 from coppice.errors import InputError
 from coppice.iteration.accuracy import Anchor, EstimateRange, RunSetting, correction, estimate_range
 from coppice.iteration.job.composed import ComposedStep, simulated_job
 from coppice.iteration.job.job import TrainingJob
+from coppice.iteration.routing import RoutedStep, routed_variants, routing_samples
 from coppice.iteration.transformer import Transformer
 from coppice.options.names import CALIBRATED
 
@@ -22,6 +23,8 @@ class CorrectedEstimate(ComposedStep):
         EstimateRange | None
     )  # Shares of the simulated seconds between which such runs are; None: not known
     anchors: Sequence[Anchor]  # Measured steps
+    # Steps under a routing: as asked for, which is this one, and what may be done about it
+    routed: Sequence[RoutedStep] = ()
 
     @property
     def expected_seconds(self) -> tuple[float, float] | None:
@@ -60,3 +63,37 @@ def estimated(job: TrainingJob, anchors: Sequence[Anchor] = ()) -> CorrectedEsti
         expected=expected,
         anchors=tuple(anchors),
     )
+
+
+def transformer_of(job: TrainingJob) -> Transformer:
+    """The model of a job with experts.
+
+    Raises:
+        InputError: If it is none.
+    """
+    if not isinstance(job.model, Transformer):
+        raise InputError(f"expected a mixture of experts for `routing`, found {job.name}: leave routing out.")
+    return job.model
+
+
+def routed_steps(job: TrainingJob, routing: str | None, placement: str = "given") -> list[RoutedStep]:
+    """The step under a routing, as asked for first, then with what may be done about it; none without a routing.
+
+    Args:
+        routing: As ``--routing`` of `coppice train estimate` takes it.
+        placement: `given` or `popular`.
+
+    Raises:
+        InputError: If the job has no experts on several ranks, or the routing does not fit them.
+    """
+    if routing is None:
+        if placement != "given":
+            raise InputError(f"expected `routing` with `placement` {placement}, found none: give it.")
+        return []
+    model = transformer_of(job)
+    samples = routing_samples(routing, model, job.layout)
+    loads = routed_variants(samples, model, job.layout, job.cluster, placement=placement)
+    return [
+        RoutedStep(load=load, seconds=simulated_job(replace(job, model=load.model(model))).seconds)
+        for load in loads
+    ]

@@ -12,7 +12,7 @@ from coppice.errors import InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import argument, option
 from coppice.options.calls import verb
-from coppice.options.shared import AnchorOption, JobsOption
+from coppice.options.shared import AnchorOption, JobsOption, PlacementOption, RoutingOption
 from coppice.verbs.capturing import capture
 from coppice.verbs.train_files import (
     import_module,
@@ -69,6 +69,8 @@ class EstimateCall(JobOptions, frozen=True, kw_only=True):
         option("Share of a GPU that communication takes from concurrent computation.", ge=0.0, le=1.0),
     ] = 0.0
     anchor: AnchorOption = None
+    routing: RoutingOption = None
+    placement: PlacementOption = "given"
 
 
 class WhatIfCall(JobOptions, frozen=True, kw_only=True):
@@ -153,12 +155,16 @@ def estimate(asked: EstimateCall) -> CorrectedEstimate:
         >>> step.seconds > planned.seconds > planned.lower_bound_seconds
         True
     """
-    from coppice.verbs.estimating import estimated
+    from coppice.verbs.estimating import estimated, routed_steps, transformer_of
 
     job = asked.load()
     if asked.contention:
         job = replace(job, run=structs.replace(job.run, contention=asked.contention))
-    return estimated(job, anchors_of(asked, asked.anchor, contention=asked.contention))
+    routed = routed_steps(job, asked.routing, asked.placement)
+    if routed:
+        job = replace(job, model=routed[0].load.model(transformer_of(job)))
+    found = estimated(job, anchors_of(asked, asked.anchor, contention=asked.contention))
+    return replace(found, routed=tuple(routed))
 
 
 @verb(WhatIfCall)

@@ -17,7 +17,7 @@ from coppice.errors import CheckError, InputError
 from coppice.iteration.job_options import JobOptions
 from coppice.options import option
 from coppice.options.names import CALIBRATED
-from coppice.options.shared import AnchorOption, JsonOption
+from coppice.options.shared import AnchorOption, JsonOption, PlacementOption, RoutingOption
 from coppice.text import columns, seconds_text
 from coppice.verbs.train import anchors_of
 
@@ -26,11 +26,14 @@ if TYPE_CHECKING:
     from coppice.iteration.job.composed import ComposedStep
     from coppice.iteration.job.job import TrainingJob
     from coppice.iteration.job.what_if import WhatIf, WhatIfRow
+    from coppice.iteration.routing import RoutedLoad, RoutedStep
     from coppice.iteration.step.simulated import SimulatedStep
     from coppice.iteration.transformer import Transformer
     from coppice.iteration.workload.nets import LayeredModel
     from coppice.outputs.shapes.training import AnchorJson, ExpectedRangeJson, WayJson
 
+
+_NOTHING = 1e-9
 
 ContentionOption = Annotated[
     float,
@@ -147,7 +150,8 @@ def answers_table(found: Sequence[WhatIf]) -> list[str]:
 
 
 @with_options(
-    f"job {LAYOUT_OPTIONS} policy collectives model contention anchor trace what_if rates settings as_json"
+    f"job {LAYOUT_OPTIONS} policy collectives model contention anchor trace routing placement "
+    "what_if rates settings as_json"
 )
 def estimate(
     options: JobOptions,
@@ -155,6 +159,8 @@ def estimate(
     contention: ContentionOption = 0.0,
     anchor: AnchorOption = None,
     trace: TraceOption = None,
+    routing: RoutingOption = None,
+    placement: PlacementOption = "given",
     what_if: WhatIfOption = None,
     as_json: JsonOption = False,
 ) -> None:
@@ -177,7 +183,7 @@ def estimate(
     from coppice.iteration.trace import write_task_trace
     from coppice.iteration.transformer import Transformer
     from coppice.simulation.models import model_of
-    from coppice.verbs.estimating import estimated
+    from coppice.verbs.estimating import estimated, routed_steps, transformer_of
 
     asked = load_job(options)
     if contention:
@@ -187,14 +193,21 @@ def estimate(
         raise InputError(
             f"expected {CALIBRATED} collectives with --what-if, found {costs}: leave --collectives out."
         )
+    even, routed = asked, routed_steps(asked, routing, placement)
+    if routed:
+        asked = replace(asked, model=routed[0].load.model(transformer_of(asked)))
     chosen, machines = asked.model, asked.cluster
     composed = estimated(asked, anchors_of(options, anchor, load_of_job, contention=contention))
     layout, found, held = composed.layout, composed.step, composed.memory
     changed = answers(asked, what_if)
     if trace is not None:
         write_task_trace(composed.times, trace)
+    skew = _routing_record(routing, placement, routed, even) if as_json else {}
     if found is None:
-        _print_planned(asked, composed, changed, as_json=as_json)
+        _print_planned(asked, composed, {**skew, **answers_record(changed)} if as_json else None)
+        if not as_json:
+            print_lines(_routing_table(routed, even))
+            print_lines(answers_table(changed))
         return
     fits, fit = held.total <= machines.device.memory_bytes, fit_of(held.total, machines.device.memory_bytes)
     seconds, expected, anchors = composed.seconds, composed.expected, composed.anchors
@@ -223,6 +236,7 @@ def estimate(
                 "policy": asked.run.policy,
                 "device": machines.device.name,
                 **_record(found),
+                **skew,
                 **answers_record(changed),
             },
         )
@@ -257,13 +271,72 @@ def estimate(
         if costs != CALIBRATED:
             assumed = f"simulated with model {model_of(asked.run.model).name}"
             fields.insert(3, ("collectives", f"{costs}, all groups at once, {assumed}"))
+        if routed:
+            fields.insert(1, ("routing", f"{routing}: {_load_text(routed[0].load)}"))
         print_fields(f"{asked.name} on {asked.machines.name}", fields)
+        print_lines(_routing_table(routed, even))
         print_lines(answers_table(changed))
     if not fits:
         raise CheckError(
             f"expected a job that fits {machines.device.memory_bytes / 1e9:.0f} GB, found {held.total / 1e9:.3g} GB: "
             "raise tp, pp or --recompute, or shard with --shard."
         )
+
+
+def _load_text(load: RoutedLoad) -> str:
+    return (
+        f"the busiest rank has {load.busiest:.3g} times the tokens of an average one, exchanges take "
+        f"{load.exchange:.3g} times as long as even ones"
+    )
+
+
+def _routing_table(routed: Sequence[RoutedStep], even: TrainingJob) -> list[str]:
+    """What placement, copies, capacity and planned exchanges bring."""
+    if not routed:
+        return []
+    from coppice.iteration.job.composed import simulated_job
+
+    rows = [("placement", "busiest", "exchange", "dropped", "iteration", "change")]
+    rows.append(("even routing", "1", "1", "", seconds_text(simulated_job(even).seconds), ""))
+    for each in routed:
+        load = each.load
+        rows.append(
+            (
+                load.name,
+                f"{load.busiest:.3g}",
+                f"{load.exchange:.3g}",
+                f"{100 * load.dropped:.3g}%" if load.dropped > _NOTHING else "",
+                seconds_text(each.seconds),
+                "" if each is routed[0] else f"{each.seconds / routed[0].seconds - 1:+.1%}",
+            )
+        )
+    return columns(rows, "lrrrrr")
+
+
+def _routing_record(
+    routing: str | None, placement: str, routed: Sequence[RoutedStep], even: TrainingJob
+) -> dict[str, Any]:
+    """Routing as JSON values."""
+    if routing is None:
+        return {}
+    from coppice.iteration.job.composed import simulated_job
+
+    return {
+        "routing": routing,
+        "expert_placement": placement,
+        "even_seconds": simulated_job(even).seconds,
+        "routed": [
+            {
+                "name": each.load.name,
+                "busiest_rank_load": each.load.busiest,
+                "exchange_slowdown": each.load.exchange,
+                "dropped_token_share": each.load.dropped,
+                "expert_copies": each.load.copies,
+                "iteration_seconds": each.seconds,
+            }
+            for each in routed
+        ],
+    }
 
 
 def _range_text(expected: EstimateRange, seconds: float) -> str:
@@ -296,11 +369,13 @@ def _anchor_record(anchor: Anchor) -> AnchorJson:
     return {"measured_seconds": anchor.measured, "estimated_seconds": anchor.estimated}
 
 
-def _print_planned(
-    asked: TrainingJob, found: ComposedStep, changed: Sequence[WhatIf], *, as_json: bool
-) -> None:
-    """Print a job whose whole iteration a policy plans: its operations are not those of a step with its parts."""
-    if as_json:
+def _print_planned(asked: TrainingJob, found: ComposedStep, record: Mapping[str, Any] | None) -> None:
+    """Print a job whose whole iteration a policy plans: its operations are not those of a step with its parts.
+
+    Args:
+        record: Further JSON values; None where fields are printed instead.
+    """
+    if record is not None:
         print_json(
             "train-estimate-plan",
             {
@@ -308,7 +383,7 @@ def _print_planned(
                 "lower_bound_seconds": found.lower_bound_seconds,
                 "memory_bytes": found.memory_bytes,
                 "policy": asked.run.policy,
-                **answers_record(changed),
+                **record,
             },
         )
         return
@@ -318,7 +393,6 @@ def _print_planned(
         ("memory", f"{found.memory_bytes / 1e9:.3g} GB of a {asked.cluster.device.name}"),
     ]
     print_fields(f"{asked.name} on {asked.machines.name}", fields)
-    print_lines(answers_table(changed))
 
 
 _BESIDE = {

@@ -114,7 +114,8 @@ def _routing(model: Transformer, layout: Layout, cluster: Cluster) -> list[Group
     """All-to-alls of a layer with experts; none where every rank holds all experts."""
     if not model.experts or layout.expert == 1:
         return []
-    size = micro_batch_bytes(model, layout) * model.routed_share / layout.tensor
+    share = model.routed_share / model.busiest_experts * model.busiest_exchange
+    size = micro_batch_bytes(model, layout) * share / layout.tensor
     once = crossing_share(model, layout, cluster.device.box) if layout.deduplicated else None
     seconds = cluster.exchange_seconds(size, layout.expert, layout.tensor, once=once)
     loads = cluster.link_loads(

@@ -82,6 +82,17 @@ class WhatIfJson(TypedDict):
     ways: list[WayJson]
 
 
+class RoutedStepJson(TypedDict):
+    """A training step under a routing of tokens to experts."""
+
+    name: str
+    busiest_rank_load: float
+    exchange_slowdown: float
+    dropped_token_share: float
+    expert_copies: int
+    iteration_seconds: float
+
+
 class EstimateJson(TypedDict):
     """`coppice train estimate`: time, memory and lower bounds of an iteration."""
 
@@ -110,6 +121,10 @@ class EstimateJson(TypedDict):
     least_seconds: float
     lower_bound_seconds: float
     lower_bounds: LowerBoundsJson
+    routing: NotRequired[str]
+    expert_placement: NotRequired[str]
+    even_seconds: NotRequired[float]
+    routed: NotRequired[list[RoutedStepJson]]
     what_if: NotRequired[list[WhatIfJson]]
 
 
@@ -120,6 +135,10 @@ class PlannedEstimateJson(TypedDict):
     lower_bound_seconds: float
     memory_bytes: float
     policy: str
+    routing: NotRequired[str]
+    expert_placement: NotRequired[str]
+    even_seconds: NotRequired[float]
+    routed: NotRequired[list[RoutedStepJson]]
     what_if: NotRequired[list[WhatIfJson]]
 
 

@@ -14,11 +14,11 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice import _core
+from coppice.bounds.all_to_all.rates import MOST_ELEMENTS, RankRates, planned_blocks
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.native import _run
 from coppice.program.dialects.rank.program import RankProgram
-from coppice.run.alltoallv.network import RankRates
 from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.engine import Engine, ExchangingEngine
 from coppice.run.errors import Mismatch
@@ -28,7 +28,6 @@ RELAY_COST_US = 100
 PIECE_BYTES = 64 << 10
 """Parts of blocks are cut no shorter."""
 _KEPT = 32
-_MOST_ELEMENTS = 2**60
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -45,11 +44,11 @@ class BlockExchange:
 
     Args:
         engine: This rank's end of the group.
-        rates: Boxes and rates of the network, the same on all ranks (:func:`coppice.run.alltoallv.network.rates_of`).
+        rates: Boxes and rates of the network, the same on all ranks (:func:`coppice.bounds.all_to_all.rates.rates_of`).
         relays: Let blocks pass other ranks; otherwise all go directly.
 
     Examples:
-        >>> from coppice.run.alltoallv.network import one_box
+        >>> from coppice.bounds.all_to_all.rates import one_box
         >>> from coppice.run.engines.numpy import run_ranks
         >>> def work(engine):
         ...     sent = [engine.rank, 1]
@@ -116,7 +115,7 @@ class BlockExchange:
         for numbers, first in ((sent, 2), (received, 2 + ranks)):
             if numbers is None:
                 continue
-            if len(numbers) != ranks or any(not 0 <= each < _MOST_ELEMENTS for each in numbers):
+            if len(numbers) != ranks or any(not 0 <= each < MOST_ELEMENTS for each in numbers):
                 reason = f"expected {ranks} counts of 0 or more, found {list(numbers)[:8]}"
             else:
                 card[first : first + ranks] = numbers
@@ -179,26 +178,12 @@ class BlockExchange:
             seconds_directly=self.rates.seconds(*planned.busiest_directly(), dtype.itemsize),
         )
 
-    def _planned(self, counts: NDArray[np.int64], itemsize: int) -> _run.AllToAllV:
-        rates = self.rates
-        least = rates.elements_in(RELAY_COST_US, itemsize) if self._relays else _MOST_ELEMENTS
-        try:
-            return _run.AllToAllV(
-                rates.width,
-                rates.order,
-                rates.crossing,
-                rates.near,
-                rates.far,
-                np.ascontiguousarray(counts, dtype=np.int64).ravel(),
-                least,
-            )
-        except OverflowError:
-            raise InputError(
-                "expected an all-to-all of fewer than 2^60 elements, found more: exchange parts of it."
-            ) from None
+    def _planned(self, counts: NDArray[np.int64], itemsize: int) -> _core.AllToAllV:
+        least = self.rates.elements_in(RELAY_COST_US, itemsize) if self._relays else MOST_ELEMENTS
+        return planned_blocks(self.rates, counts, least_saved=least)
 
 
-def program_of(planned: _run.AllToAllV, rank: int, counts: NDArray[np.int64], itemsize: int) -> RankProgram:
+def program_of(planned: _core.AllToAllV, rank: int, counts: NDArray[np.int64], itemsize: int) -> RankProgram:
     """Program of one rank of a planned exchange."""
     columns = planned.program(rank, max(1, PIECE_BYTES // itemsize))
     step, kind, peer, tag, buffer, offset, length, source, source_offset = columns[:9]

@@ -12,6 +12,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.bounds.all_to_all.rates import rates_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.skews import skewed_counts, skewed_demands
 from coppice.collectives import Collective
@@ -21,7 +22,6 @@ from coppice.planners.planning import plan
 from coppice.program.dialects.rank.lower import lower_rank
 from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.alltoallv.exchange import BlockExchange
-from coppice.run.alltoallv.network import rates_of
 from coppice.run.bench.measuring import DIRECT, NATIVE, BenchRow, measured_rows, wrong_elements
 from coppice.run.engines.datatype import DataType, ReduceOp, to_bfloat16
 from coppice.run.engines.engine import Engine

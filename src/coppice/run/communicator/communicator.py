@@ -9,11 +9,11 @@ from typing import Any
 
 import numpy as np
 
+from coppice.bounds.all_to_all.rates import rates_of
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.alltoallv.exchange import BlockExchange
-from coppice.run.alltoallv.network import rates_of
 from coppice.run.communicator.groups import AUTO, GroupSettings, agree, topology_of
 from coppice.run.communicator.in_network import InNetwork, is_protocol, switch_defect
 from coppice.run.engines.datatype import DataType, ReduceOp, array_of, check_reduction, data_type_of

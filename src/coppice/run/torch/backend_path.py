@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 import torch
 
+from coppice.bounds.all_to_all.rates import RankRates, one_box, rates_of
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError, InputError
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.run.alltoallv.exchange import BlockExchange
-from coppice.run.alltoallv.network import RankRates, one_box, rates_of
 from coppice.run.communicator.communicator import Communicator
 from coppice.run.communicator.groups import agree, host_of_process, topology_of
 from coppice.run.communicator.in_network import is_protocol

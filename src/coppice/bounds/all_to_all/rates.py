@@ -9,11 +9,15 @@ from functools import lru_cache
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice import _core
 from coppice.bounds.all_to_all.two_stage import boxes_with_hops
 from coppice.display import Brief
-from coppice.errors import UnreachableError
+from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
+
+MOST_ELEMENTS = 2**60
+"""Elements of an exchange, all together."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -173,3 +177,34 @@ def _crosses(topology: Topology, order: NDArray[np.int64], width: int, far: NDAr
         for route in range(len(source))
         for place in range(int(start[route]), int(start[route + 1]) - 1)
     )
+
+
+def planned_blocks(rates: RankRates, counts: NDArray[np.int64], *, least_saved: int = 0) -> _core.AllToAllV:
+    """Plan an all-to-all of unequal blocks as it is planned at run time (cpp/alltoallv).
+
+    Args:
+        counts: Elements from each rank to each.
+        least_saved: Blocks pass other ranks where the busiest NIC has as many elements less by it; `MOST_ELEMENTS`:
+            never.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> counts = np.zeros((16, 16), dtype=np.int64)
+        >>> counts[0, 8] = 800
+        >>> planned_blocks(rates_of(preset("dgx-h100", boxes=2)), counts).busiest()
+        (100, 50)
+    """
+    try:
+        return _core.AllToAllV(
+            rates.width,
+            rates.order,
+            rates.crossing,
+            rates.near,
+            rates.far,
+            np.ascontiguousarray(counts, dtype=np.int64).ravel(),
+            least_saved,
+        )
+    except OverflowError:
+        raise InputError(
+            "expected an all-to-all of fewer than 2^60 elements, found more: exchange parts of it."
+        ) from None

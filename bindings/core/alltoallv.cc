@@ -7,11 +7,6 @@ using namespace coppice;
 
 namespace {
 
-template <class T>
-std::vector<T> copied(const Column<T>& column) {
-  return {column.data(), column.data() + column.size()};
-}
-
 /// A plan with the counts that it refers to.
 struct Planned {
   Planned(RailNetwork network, const Column<Amount>& given, Amount least_saved)
