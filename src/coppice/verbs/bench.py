@@ -120,12 +120,12 @@ class BenchOptions(Struct, frozen=True, kw_only=True):
         if (collective is None) == (self.together is None):
             found = "neither" if collective is None else "both"
             raise InputError(f"expected COLLECTIVE or `together`, found {found}: give one.")
-        found = None if collective is None else Collective.named(collective)
-        if self.skew is not None and found is not Collective.ALL_TO_ALL:
+        named = None if collective is None else Collective.named(collective)
+        if self.skew is not None and named is not Collective.ALL_TO_ALL:
             raise InputError(
-                f"expected all_to_all with `skew`, found {found or 'several jobs'}: leave `skew` out."
+                f"expected all_to_all with `skew`, found {named or 'several jobs'}: leave `skew` out."
             )
-        return found
+        return named
 
     def rows(
         self, end: Engine, network: Topology, collective: Collective | None, sizes: list[int]

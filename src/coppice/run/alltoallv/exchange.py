@@ -127,10 +127,10 @@ class BlockExchange:
                 raise Mismatch(
                     f"rank {rank} has no counts of an all-to-all for {ranks} ranks{own}: give one for each rank."
                 )
-            first, other = (list(DataType)[int(each[0])] for each in (answers[0], answer))
-            if first is not other:
+            model, other = (list(DataType)[int(each[0])] for each in (answers[0], answer))
+            if model is not other:
                 raise Mismatch(
-                    f"all_to_all differs between ranks: expected elements of {first} as on rank 0, found {other} on "
+                    f"all_to_all differs between ranks: expected elements of {model} as on rank 0, found {other} on "
                     f"rank {rank}; make the same call on all ranks."
                 )
         table = np.stack(answers)
