@@ -91,11 +91,50 @@ def test_clusters_with_mpi_are_simulated(name: str, size: int) -> None:
     assert row.best_us <= row.picked_us
 
 
-def test_mpi_is_not_simulated_where_it_has_no_ways() -> None:
-    """GPUs of a torus do not pass on what is not theirs: the page says so, and promises nothing."""
-    found = coppice.advise(CLUSTERS["torus"], library="mpich", sizes="1M", collectives="all_reduce", jobs=1)
-    assert not found.gaining
-    assert any("not known" in line for line in page_lines(found))
+@pytest.mark.parametrize("library", ["open-mpi", "mpich"])
+def test_nodes_of_a_torus_pass_messages_on(library: str) -> None:
+    """There are no switches between most ranks: what passes by is simulated as what GPUs relay."""
+    torus = preset("torus", dims=(3, 4), gb_per_s=50)
+    found = coppice.advise(torus, library=library, sizes="4M", collectives="all_reduce", jobs=1)
+    (row,) = found.rows
+    own = coppice.select(library, "all_reduce", 2**22, topology=torus)
+    made = coppice.plan(
+        torus,
+        "all_reduce",
+        algorithm=own.ours,
+        parameters=dict(own.parameters),
+        order="rank",
+        relay_gpus=True,
+    )
+    assert row.picked_us == pytest.approx(coppice.simulate(made, 2**22, model="mpi-tcp", pieces=1).time_us)
+    assert any("passed on" in words for words in found.assumptions)
+
+
+def test_ranks_in_another_order_are_simulated(tmp_path: Path) -> None:
+    """Ranks dealt over leaves: the ring of Open MPI crosses all of them, and in the order that is written few."""
+    tree = preset("fat-tree", leaves=2, gpus_per_leaf=3, spines=1, oversubscription=3, gb_per_s=1)
+    dealt = coppice.load(tree, ranks=[0, 3, 1, 4, 2, 5])
+    found = coppice.advise(
+        dealt,
+        library="open-mpi",
+        sizes="16M",
+        collectives="all_reduce",
+        jobs=1,
+        write=str(tmp_path / "advice"),
+    )
+    (row,) = found.rows
+    assert row.change == "all changes"
+    assert row.gain > 2
+    hosts = (tmp_path / "advice" / "hosts.txt").read_text().split()
+    of_host = {dealt.hosts[dealt.host[node]]: rank for rank, node in enumerate(dealt.rank_nodes)}
+    moved = coppice.load(dealt, ranks=[of_host[host] for host in hosts])
+    own = coppice.select("open-mpi", "all_reduce", row.size_bytes, topology=moved)
+    made = coppice.plan(
+        moved, "all_reduce", algorithm=own.ours, parameters=dict(own.parameters), order="rank"
+    )
+    assert row.best_us == pytest.approx(
+        coppice.simulate(made, row.size_bytes, model="mpi-tcp", pieces=1).time_us
+    )
 
 
 # What is found of hosts, and whether something is gained, by the dump.

@@ -12,7 +12,7 @@ from coppice.advice.environment import unset_changes
 from coppice.advice.fabric import order_changes, order_file_name, order_text
 from coppice.advice.hosts import host_changes, host_diagnoses
 from coppice.advice.measured import fit_of, logged_rows, measured_rows, swept_rows
-from coppice.advice.mpi import mpich_rows, open_mpi_rows
+from coppice.advice.mpi import PASSED_ON, MpiRequest, mpi_advice, passes_on, reordered
 from coppice.advice.nccl import TUNED, NcclState, nccl_rows
 from coppice.advice.rows import AdviceRow
 from coppice.advice.step import StepAdvice, step_advice
@@ -30,7 +30,8 @@ from coppice.display import Brief
 from coppice.doctor.framework import Diagnosis
 from coppice.errors import InputError
 from coppice.export.open_mpi.rules_file import installed_version
-from coppice.fitting.open_mpi import COMPARED, OmpiChoice
+from coppice.fitting.open_mpi import COMPARED
+from coppice.fitting.rank_order import RankOrder
 from coppice.iteration.job.job import TrainingJob
 from coppice.logs.records import Log
 from coppice.selection.nccl.costs import constants
@@ -188,10 +189,7 @@ def advised(
             files += [] if corrected is None else [corrected]
         for change, order in order_changes(topology):
             changes.append(change)
-            text, use, judged = order_text(order)
-            files.append(
-                AdvisedFile(name=order_file_name(), what=use, undo=change.undo, text=text, judged=judged)
-            )
+            files.append(_order_file(change, order))
         rows = nccl_rows(state, collectives or TUNED, sizes, changes)
         assumptions = state.communicator()[1]
         if job is not None:
@@ -208,28 +206,28 @@ def advised(
     else:
         messages = model_of(MPI_MODEL if model is None else model)
         trusted = model is not None
-        choices: dict[Collective, tuple[OmpiChoice, ...]] = {}
-        chosen: dict[Collective, str] = {}
-        for collective in collectives or COMPARED:
-            if name == "open-mpi":
-                given = tuple(map(int, version.split("."))) if version else None
-                found, choices[collective] = open_mpi_rows(
-                    topology,
-                    collective,
-                    sizes,
-                    model=messages,
-                    trusted=trusted,
-                    version=given,
-                    jobs=jobs,
-                    on_progress=on_progress,
-                )
-            else:
-                found, chosen[collective] = mpich_rows(
-                    topology, collective, sizes, model=messages, trusted=trusted
-                )
-            rows += found
-        files += simulated_rules(topology, choices, version)
-        files += simulated_variables(topology, chosen)
+        request = MpiRequest(
+            library=name,
+            collectives=tuple(collectives or COMPARED),
+            sizes=tuple(sizes),
+            model=messages,
+            trusted=trusted,
+            version=tuple(map(int, version.split("."))) if version else None,
+            jobs=jobs,
+            on_progress=on_progress,
+        )
+        found = mpi_advice(topology, request)
+        assumptions += (PASSED_ON,) if passes_on(topology) else ()
+        for change, order in order_changes(topology):
+            assert change.mend is not None
+            moved = reordered(found, mpi_advice(change.mend(topology), request), change)
+            if moved is not None:
+                found = moved
+                changes.append(change)
+                files.append(_order_file(change, order))
+        rows = list(found.rows)
+        files += simulated_rules(topology, found.choices, version)
+        files += simulated_variables(topology, found.chosen)
     fit = fit_runs(runs) if runs else fit_of(logs, name) if name in ("nccl", "rccl") else None
     if runs:
         rows = swept_rows(fit) + rows
@@ -266,6 +264,11 @@ def usual_library(topology: Topology) -> str:
         return "rccl"
     nvidia = topology.source.startswith(("nvidia-smi", "NCCL"))
     return "nccl" if arch or nvidia or machines_of(topology).generation is not None else "open-mpi"
+
+
+def _order_file(change: Change, order: RankOrder) -> AdvisedFile:
+    text, use, judged = order_text(order)
+    return AdvisedFile(name=order_file_name(), what=use, undo=change.undo, text=text, judged=judged)
 
 
 def _reckoned(

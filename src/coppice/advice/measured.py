@@ -39,8 +39,8 @@ def measured_rows(
     for log in logs:
         for row in log.measurements:
             if not row.forced and row.of_kernels and row.in_place is not True:
-                shape = (nodes, ranks) if row.ranks is None else (row.nodes or 1, row.ranks)
-                key = (row.collective, *shape, row.size_bytes)
+                whose = (nodes, ranks) if row.ranks is None else (row.nodes or 1, row.ranks)
+                key = (row.collective, *whose, row.size_bytes)
                 grouped.setdefault(key, []).append(row)
     sure = {}
     for shape, sizes in () if fit is None else fit.sizes.items():

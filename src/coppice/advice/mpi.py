@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from dataclasses import replace
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache
 
+from coppice.advice.changes import Change
 from coppice.advice.rows import WORTH, AdviceRow, settled
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import CoppiceError
 from coppice.fitting.open_mpi import OmpiChoice, choices_of, compared
+from coppice.planners.algorithms.parts.boxes import RELAY, crossings
 from coppice.planners.planning import plan
 from coppice.selection import Selection, SelectionRequest, select, tables_of
 from coppice.selection.selection import decide, parse_rules
@@ -35,7 +38,15 @@ def open_mpi_rows(
     on_progress: Progress | None = None,
 ) -> tuple[list[AdviceRow], tuple[OmpiChoice, ...]]:
     """Rows of Open MPI, whose rules files choose an algorithm at each size, and the choices for such a file."""
-    found = compared(topology, collective, sizes, model=model, jobs=jobs, on_progress=on_progress)
+    found = compared(
+        topology,
+        collective,
+        sizes,
+        model=model,
+        jobs=jobs,
+        relay_gpus=passes_on(topology),
+        on_progress=on_progress,
+    )
     choices = choices_of(found, version)
     rows = []
     for choice in choices:
@@ -59,6 +70,23 @@ def open_mpi_rows(
         for choice, row in zip(choices, rows, strict=True)
     )
     return rows, kept
+
+
+PASSED_ON = "messages between ranks that no switches or NICs join are passed on by the nodes on their way"
+"""What is assumed of direct networks, whose routers are part of their nodes."""
+
+
+@lru_cache(maxsize=16)
+def passes_on(topology: Topology) -> bool:
+    """Whether some ranks reach each other through others alone, as in a torus or a mesh.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> passes_on(preset("torus", dims=(3, 3))), passes_on(preset("star"))
+        (True, False)
+    """
+    apart = crossings(topology)
+    return bool(apart.size) and int(apart.max()) >= RELAY
 
 
 LEAST_BLOCK_BYTES = 2**16
@@ -135,6 +163,85 @@ def mpich_rows(
     return [cautious(replace(row, size_bytes=row.size_bytes)) for row in rows], ""
 
 
+def reordered(today: MpiAdvice, there: MpiAdvice, change: Change) -> MpiAdvice | None:
+    """Advice with another order of ranks, which holds for all calls: where some gain by it and none loses; else None.
+
+    Args:
+        today: Rows of the ranks as they are.
+        there: Rows of the ranks in that order.
+        change: The order.
+    """
+    rows, ratios = [], []
+    for row, moved in zip(today.rows, there.rows, strict=True):
+        if row.picked_us is None or row.best_us is None or moved.best_us is None:
+            rows.append(row)
+            continue
+        ratios.append(row.best_us / moved.best_us)
+        own = moved.change == ""
+        rows.append(
+            settled(
+                replace(
+                    row,
+                    best=moved.best,
+                    best_us=moved.best_us,
+                    change=change.name if own else "all changes",
+                    why=f"what {moved.best} takes in that order of ranks",
+                )
+            )
+        )
+    if not ratios or min(ratios) < _NO_LOSS or max(ratios) <= 1 / (1 - WORTH):
+        return None
+    return MpiAdvice(rows=tuple(rows), choices=there.choices, chosen=there.chosen)
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpiRequest:
+    """What of an MPI library is looked at."""
+
+    library: str  # `open-mpi` or `mpich`
+    collectives: tuple[Collective, ...]
+    sizes: tuple[int, ...]  # Sizes M in bytes
+    model: Model  # What messages cost
+    trusted: bool  # The model was fitted there
+    version: tuple[int, ...] | None = None  # Version of the library, None where nothing says it
+    jobs: int | None = None  # Processes that simulate
+    on_progress: Progress | None = None
+
+
+@dataclass(frozen=True, kw_only=True)
+class MpiAdvice:
+    """Rows of an MPI library, and what makes it choose so."""
+
+    rows: tuple[AdviceRow, ...]
+    choices: Mapping[Collective, tuple[OmpiChoice, ...]]  # Of Open MPI, for a rules file
+    chosen: Mapping[Collective, str]  # Of MPICH, for its variables
+
+
+def mpi_advice(topology: Topology, request: MpiRequest) -> MpiAdvice:
+    """Simulate what an MPI library picks, and all that it could pick."""
+    rows: list[AdviceRow] = []
+    choices: dict[Collective, tuple[OmpiChoice, ...]] = {}
+    chosen: dict[Collective, str] = {}
+    for collective in request.collectives:
+        if request.library == "open-mpi":
+            found, choices[collective] = open_mpi_rows(
+                topology,
+                collective,
+                request.sizes,
+                model=request.model,
+                trusted=request.trusted,
+                version=request.version,
+                jobs=request.jobs,
+                on_progress=request.on_progress,
+            )
+        else:
+            found, chosen[collective] = mpich_rows(
+                topology, collective, request.sizes, model=request.model, trusted=request.trusted
+            )
+        rows += found
+    return MpiAdvice(rows=tuple(rows), choices=choices, chosen=chosen)
+
+
 _NO_LOSS = 0.98
 MPICH_FUNCTIONS = {
     Collective.ALL_GATHER: "allgather",
@@ -181,7 +288,13 @@ def _simulated(
 ) -> list[float] | None:
     problem = Problem(topology=topology, collective=collective, root=0 if collective.rooted else None)
     try:
-        made = plan(problem, algorithm=algorithm, parameters=parameters, order="rank")  # type: ignore[arg-type]
+        made = plan(
+            problem,
+            algorithm=algorithm,
+            parameters=parameters,  # type: ignore[arg-type]
+            order="rank",
+            relay_gpus=passes_on(topology),
+        )
     except CoppiceError:
         return None
     return [fastest(made.plan.body, size, model=model, pieces=1, keep_hops=False).time_us for size in sizes]

@@ -50,6 +50,7 @@ def compared(
     # of GPU libraries has protocols that MPI has not
     model: Model | str | os.PathLike[str] | None = None,
     jobs: int | None = None,
+    relay_gpus: bool = False,  # GPUs pass on what others send each other, as routers of a direct network do
     # Told the units done, those in all, and what was done last
     on_progress: Callable[[int, int, str], None] | None = None,
 ) -> Comparison:
@@ -62,7 +63,7 @@ def compared(
         algorithms=sorted(name for name in names if name),
         model=ALPHA_BETA if model is None else model_of(model),
         order="rank",
-        relay_gpus=False,
+        relay_gpus=relay_gpus,
         jobs=jobs,
         on_progress=on_progress,
     )
@@ -127,7 +128,7 @@ def choice_of_plan(plan: Plan, size_bytes: int, version: Sequence[int]) -> OmpiC
         relays=parameters.pop("relay_gpus", False) is True,
         parameters={key: value for key, value in parameters.items() if isinstance(value, int | str)},
     )
-    if not _plain(row) or plan.forest is not None or problem.root not in (None, 0):
+    if not _plain(row) or row.relays or plan.forest is not None or problem.root not in (None, 0):
         return OmpiChoice(size_bytes=size_bytes)
     most = len(algorithms_of(FUNCTIONS[problem.collective], version))
     rows = [
@@ -174,7 +175,7 @@ def _algorithms(collective: Collective) -> list[tuple[str, FunctionEntry]]:
 
 def _plain(row: SimulatedTime) -> bool:
     """Simulated as Open MPI would run it."""
-    whole = row.pieces == 1 and not row.relays and not row.in_network
+    whole = row.pieces == 1 and not row.in_network
     return row.refusal is None and row.order == "rank" and whole
 
 
