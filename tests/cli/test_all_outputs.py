@@ -205,6 +205,7 @@ ELSEWHERE = {
     "train-measure": "tests/cli/test_train_jobs.py",
     "train-capture": "tests/training/test_capture.py",
     "train-module": "tests/cli/test_train_jobs.py",
+    "train-lr-compare": "tests/training/test_lr_comparing.py",
     "train-lr-report": "tests/training/test_lr_report.py",
 }
 """Outputs whose commands need more than a line, and the tests that run them."""

@@ -78,6 +78,7 @@ OTHERS = {
     "lab bytes": "counts",
     "lab status": "no times",
     "lab down": "no times",
+    "train lr-compare": "no times",
     "train lr-report": "no times",
     "train estimate": "constants fitted to iterations, as docs/iteration.md says, under the device's name",
     "train search": "the same",

@@ -123,6 +123,7 @@ WITHOUT = {
     "lab bytes": "needs namespaces",
     "lab status": "needs namespaces",
     "lab down": "needs namespaces",
+    "train lr-compare": "trains; tests/training/test_lr_comparing.py prints it",
     "train lr-report": "reads what a training wrote",
     "train measure": "measures the machine",
     "train capture": "runs a script of PyTorch",

@@ -65,6 +65,7 @@ REASONS = {
     r"coppice plan measured.json": "plans what the line before measures",
     r"coppice train import trace": "reads what a profiler wrote; test_train_jobs.py has one",
     r"(coppice train measure|python benchmarks/device_table.py)": "measures the machine; test_measured.py does",
+    r"coppice train lr-compare": "trains for minutes; tests/training/test_lr_comparing.py prints it",
     r"coppice train lr-report": "reads what a training wrote; test_autolrs_page.py has one",
     r"coppice compare dgx-h100 --boxes 4 --collective all_gather --relay-gpus --sizes 1K:4G --plot": "takes minutes",
     r"coppice compare +dgx-h100 --boxes 4 --collective all_reduce --sizes 1K:4G$": "takes minutes",

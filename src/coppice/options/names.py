@@ -157,6 +157,23 @@ ATTENTION_KERNELS = ("auto", "softmax", "eager", "flash-1", "flash-2", "triton",
 TORCH_ORDERS = tuple(name for name in PIPELINE_POLICIES if name != "trirace")
 """Those whose order of passes the runtime of PyTorch's pipelines can be given."""
 
+LR_TASKS = ("pictures", "translation", "masked")
+"""Small trainings that learning-rate schedules are compared by."""
+
+LR_METHODS = (
+    "original",
+    "cosine",
+    "linear",
+    "constant",
+    "schedule-free",
+    "prodigy",
+    "d-adaptation",
+    "autolrs",
+    "autolrs-staged",
+    "autolrs-published",
+)
+"""Methods that give a training its learning rates; the first is what the others are compared with."""
+
 P4_VARIANTS = ("guarded", "published")
 """Variants of the P4 program of a switch."""
 

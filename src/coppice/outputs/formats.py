@@ -95,6 +95,7 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     "train-traces": OutputFormat("training:ExecutionTracesJson", ("train import",)),
     "train-capture": OutputFormat("training:CaptureJson", ("train capture",)),
     "train-module": OutputFormat("training:ModuleJson", ("train import",)),
+    "train-lr-compare": OutputFormat("training:LrComparisonJson", ("train lr-compare",)),
     "train-lr-report": OutputFormat("training:LearningRatesJson", ("train lr-report",)),
     "design": OutputFormat("networks:GraphFrontJson", ("design",)),
     "design-several": OutputFormat("networks:GraphFrontsJson", ("design",)),

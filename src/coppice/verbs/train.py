@@ -14,6 +14,7 @@ from coppice.options import argument, option
 from coppice.options.calls import verb
 from coppice.options.shared import AnchorOption, JobsOption, PlacementOption, RoutingOption
 from coppice.verbs.capturing import capture
+from coppice.verbs.lr_comparing import lr_compare
 from coppice.verbs.train_files import (
     import_module,
     import_trace,
@@ -45,6 +46,7 @@ __all__ = [
     "import_module",
     "import_trace",
     "job",
+    "lr_compare",
     "lr_report",
     "measure",
     "models",

@@ -9,6 +9,7 @@ from coppice.cli.train.estimate import estimate
 from coppice.cli.train.exporting import pipeline, torch_profile
 from coppice.cli.train.importing import import_trace
 from coppice.cli.train.jobs import job, measure, models
+from coppice.cli.train.lr_compare import lr_compare
 from coppice.cli.train.policies import advise, compare, policy, tune
 from coppice.cli.train.report import lr_report, report
 from coppice.cli.train.search import search
@@ -42,3 +43,4 @@ app.command("measure")(measure)
 app.command("import")(import_trace)
 app.command("capture")(capture)
 app.command("lr-report")(lr_report)
+app.command("lr-compare")(lr_compare)

@@ -514,3 +514,33 @@ class LearningRatesJson(TypedDict):
     search_steps: int
     lost_steps: int
     finished: bool
+
+
+class LrMethodJson(TypedDict):
+    """A method of learning rates on a task."""
+
+    method: str
+    peak_lr: float | None
+    kept_steps_to_goal: float | None
+    made_steps_to_goal: float | None
+    kept_speedup: float | None
+    made_speedup: float | None
+    reached_seed_count: int
+    test_losses: list[float]
+
+
+class LrTaskJson(TypedDict):
+    """A small training by several methods."""
+
+    task: str
+    kept_step_count: int
+    seed_count: int
+    goal_loss: float
+    methods: list[LrMethodJson]
+    left_out: list[str]
+
+
+class LrComparisonJson(TypedDict):
+    """`coppice train lr-compare`: small trainings by several methods."""
+
+    tasks: list[LrTaskJson]
