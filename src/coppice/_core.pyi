@@ -160,6 +160,22 @@ def find_routes(
     relays: bool,
     hash: int,  # noqa: A002
 ) -> tuple[NDArray[np.int64], NDArray[np.int32]]: ...
+def hashed_loads(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    cap: NDArray[np.int64],
+    forwards: NDArray[np.bool_],
+    relays: bool,
+    from_node: NDArray[np.int32],
+    to_node: NDArray[np.int32],
+    channel: NDArray[np.int64],
+    units: NDArray[np.int64],
+    parts: int,
+    dealt: bool,
+    first_seed: int,
+    draws: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], NDArray[np.int64], NDArray[np.float64]]: ...
 def find_symmetry(
     num_nodes: int,
     src: NDArray[np.int32],

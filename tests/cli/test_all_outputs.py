@@ -119,6 +119,7 @@ RUNS = {
         "simulate plan.json --size 1K:1M:32",
         "simulate dgx-a100 --algorithm library --size 1K:1M:32",
     ),
+    "simulate-collisions": ("simulate rings.json --hashed-routes 20 --percentiles",),
     "simulate-jobs": ("simulate --together jobs.json",),
     "compare": (
         f"compare {STAR} -c all_gather --sizes 1K,1M --algorithm forest,ring,bruck -j 1",

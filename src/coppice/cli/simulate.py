@@ -27,7 +27,17 @@ from coppice.options.shared import (
     TogetherOption,
 )
 from coppice.simulation.models import Model, Sharing, protocol_text
-from coppice.text import aligned, bar, number, parse_sizes, percent_text, plural, short_size, size_text
+from coppice.text import (
+    aligned,
+    bar,
+    columns,
+    number,
+    parse_sizes,
+    percent_text,
+    plural,
+    short_size,
+    size_text,
+)
 from coppice.verbs.simulating import SimulateOptions, refuse_decided
 
 if TYPE_CHECKING:
@@ -46,8 +56,8 @@ class ListedParts(Struct, frozen=True, kw_only=True):
 
 
 @with_options(
-    "plan size pieces model assume protocol channels seeds multipath algorithm library collective root boxes rates "
-    "settings ..."
+    "plan size pieces model assume protocol channels seeds percentiles multipath algorithm library collective root "
+    "boxes rates settings ..."
 )
 def simulate(
     options: SimulateOptions,
@@ -89,6 +99,7 @@ def simulate(
       coppice simulate plan.json --size 1M --pieces 4 --trace trace.json
       coppice simulate plans/ --size 1K:1G:32
       coppice simulate ring.json --size 16M --seeds 100
+      coppice simulate ring.json --hashed-routes 1000 --percentiles
       coppice simulate --together jobs.json
       coppice simulate dgx-a100 --boxes 2 --algorithm library --collective all_reduce --size 1K:1G:32
     """  # noqa: D301 (\b is for the help formatter)
@@ -102,6 +113,9 @@ def simulate(
     from coppice.simulation.timeline import critical_lines
     from coppice.simulation.trace import write_trace
 
+    options.refuse_percentiles(
+        *(["together"] if together is not None else ["trace"] if trace is not None else [])
+    )
     picks = options.picks()
     if not picks and (boxes is not None or rates is not None or settings):
         raise InputError(
@@ -134,6 +148,9 @@ def simulate(
         raise InputError(
             "expected a plan file, or several with `--together`, found none: make one with `coppice plan -o plan.json`."
         )
+    if options.percentiles:
+        _count_collisions(plan, options.seeds, as_json=as_json)
+        return
     sizes = parse_sizes(size, option="--size")
     if options.seeds and options.multipath:
         raise InputError("--seeds shows ideal multipath beside the seeds: leave out --multipath.")
@@ -194,6 +211,49 @@ def simulate(
                 *(f"  {line}" for line in critical_lines(rows[0].timeline, limits.stages)),
             ]
         )
+
+
+def _count_collisions(path: str, draws: int, *, as_json: bool) -> None:
+    """Count collisions of hashed routes, and print percentiles and what helps."""
+    from coppice.schedule.explanation import title_of
+    from coppice.schedule.files.plan_file import read_plan
+    from coppice.simulation.collisions import collisions
+
+    with Stages() as progress:
+        progress.begin("reading the plan")
+        plan = read_plan(path)
+        progress.begin("drawing hashes")
+        found = collisions(plan.body, draws)
+    if as_json:
+        print_json("simulate-collisions", {**plan.problem.record(), **found.record()})
+        return
+    ids, nodes = plan.topology.node_ids, plan.topology.rank_nodes
+    src, dst, share = found.worst_pair
+    best, even = found.best, found.plain.even
+    fields = [
+        ("plan", plan.planner or "unknown planner"),
+        (
+            "counted",
+            f"{plural(draws, 'hash')} of {plural(len(found.flows.src), 'flow')}: bytes of the busiest link",
+        ),
+        (
+            "worst pair",
+            f"{ids[nodes[src]]} -> {ids[nodes[dst]]}: on the busiest link in {percent_text(share)} of them",
+        ),
+    ]
+    if found.exact is not None and even:
+        mean = float(found.plain.chosen.mean()) / even
+        known = float(found.exact) / even
+        fields.append(
+            ("mean", f"{number(mean)} on links that hashes choose, {number(known)} expected exactly")
+        )
+    if best is not found.plain:
+        fields.append(("helps most", best.name))
+    print_fields(title_of(plan.problem), fields)
+    shares = (0.5, 0.9, 0.99, 1.0)
+    rows: list[tuple[str, ...]] = [("time over that of even spreading", "p50", "p90", "p99", "worst")]
+    rows += [(each.name, *(f"{each.quantile(share):.2f}" for share in shares)) for each in found.ways]
+    print_lines(["", *columns(rows, "lrrrr")])
 
 
 def _simulate_jobs(

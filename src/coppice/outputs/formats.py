@@ -52,6 +52,7 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     "explain": OutputFormat("planning:ExplanationJson", ("explain",)),
     "simulate": OutputFormat("timing:SimulatedJson", ("simulate",)),
     "simulate-sizes": OutputFormat("timing:SimulatedSizesJson", ("simulate",)),
+    "simulate-collisions": OutputFormat("timing:CollisionsOutputJson", ("simulate --percentiles",)),
     "simulate-jobs": OutputFormat("timing:SimulatedJobsJson", ("simulate --together",)),
     "compare": OutputFormat("timing:ComparisonJson", ("compare",)),
     "compare-several": OutputFormat("timing:ComparisonsJson", ("compare",)),

@@ -256,6 +256,27 @@ def hops_of(topology: Topology, path_start: NDArray[np.integer], path_nodes: NDA
     return PathHops(path=path_of_node[~last], link=link, src=src, dst=dst, num_paths=len(lengths))
 
 
+def open_flows(
+    schedule: Schedule,
+) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.int64], NDArray[np.int64]]:
+    """What transfers without a route send between two ranks in one channel, as switches hash it.
+
+    Returns:
+        Sender, receiver and channel of each flow, in the order of receivers; and the flow of each such transfer.
+    """
+    open_rows = np.flatnonzero(schedule.path < 0)
+    first_of_slot = np.searchsorted(schedule.chunk_slot, schedule.chunk_slot)
+    channel = np.arange(schedule.num_chunks) - first_of_slot
+    channel_of = np.where(schedule.step[open_rows] < 0, channel[schedule.chunk[open_rows]], 0)
+    # Sorted by receiver, as the router searches once for each. Pairs are numbered, so that no key leaves 64 bits.
+    ranks, channels = schedule.topology.num_ranks, int(channel.max()) + 1
+    pair = schedule.dst[open_rows].astype(np.int64) * ranks + schedule.src[open_rows]
+    pairs, pair_of = np.unique(pair, return_inverse=True)
+    keys, row_of = np.unique(pair_of * channels + channel_of, return_inverse=True)
+    receiver, sender = np.divmod(pairs[keys // channels], ranks)
+    return sender, receiver, keys % channels, row_of.reshape(-1)
+
+
 def routed(schedule: Schedule, *, relay_gpus: bool = False, seed: int = 0) -> Schedule:
     """Add a route to every transfer without one.
 
@@ -270,19 +291,11 @@ def routed(schedule: Schedule, *, relay_gpus: bool = False, seed: int = 0) -> Sc
     open_rows = np.flatnonzero(schedule.path < 0)
     if not len(open_rows):
         return schedule
-    first_of_slot = np.searchsorted(schedule.chunk_slot, schedule.chunk_slot)
-    channel = np.arange(schedule.num_chunks) - first_of_slot
-    channel_of = np.where(schedule.step[open_rows] < 0, channel[schedule.chunk[open_rows]], 0)
-    # Sorted by receiver, as the router searches once for each. Pairs are numbered, so that no key leaves 64 bits.
-    ranks, channels = schedule.topology.num_ranks, int(channel.max()) + 1
-    pair = schedule.dst[open_rows].astype(np.int64) * ranks + schedule.src[open_rows]
-    pairs, pair_of = np.unique(pair, return_inverse=True)
-    keys, row_of = np.unique(pair_of * channels + channel_of, return_inverse=True)
-    receiver, sender = np.divmod(pairs[keys // channels], ranks)
+    sender, receiver, channel, row_of = open_flows(schedule)
     router = Router(schedule.topology, relay_gpus=relay_gpus, seed=seed)
-    start, nodes = router.paths(sender, receiver, keys % channels)
+    start, nodes = router.paths(sender, receiver, channel)
     path = schedule.path.copy()
-    path[open_rows] = len(schedule.path_start) - 1 + row_of.reshape(-1)
+    path[open_rows] = len(schedule.path_start) - 1 + row_of
     return replace(
         schedule,
         path=path,

@@ -49,8 +49,21 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
     ] = None
     seeds: Annotated[
         int,
-        option("Hash default routes in N ways: median and 99th percentile of the time.", metavar="N", ge=0),
+        option(
+            "Hash default routes in N ways: median and 99th percentile of the time.",
+            "--seeds",
+            "--hashed-routes",
+            metavar="N",
+            ge=0,
+        ),
     ] = 0
+    percentiles: Annotated[
+        bool,
+        option(
+            "Count collisions of these hashes on links instead of simulating them: percentiles, worst pair, and what "
+            "queue pairs, paths and orders of ranks make of them."
+        ),
+    ] = False
     multipath: Annotated[bool, option("Spread default routes evenly over all equally good ones.")] = False
 
     algorithm: Annotated[
@@ -96,6 +109,18 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
             )
         return self.algorithm is not None
 
+    def refuse_percentiles(self, *others: str) -> None:
+        """Refuse `percentiles` without hashes, or beside what simulates."""
+        if self.percentiles and not self.seeds:
+            raise InputError(
+                "`percentiles` are of hashed routes: give `seeds` (`--hashed-routes N`) as well."
+            )
+        if self.percentiles and (self.multipath or self.algorithm is not None or others):
+            found = others[0] if others else "multipath" if self.multipath else "algorithm"
+            raise InputError(
+                f"`percentiles` count the links of one plan, and simulate nothing: leave out `{found}`."
+            )
+
 
 class SimulateCall(SimulateOptions, frozen=True):
     """A simulation: what is carried out, at which sizes."""
@@ -120,7 +145,8 @@ def simulate(asked: SimulateCall) -> Any:
 
     One size gives a :class:`Timeline`. Several, or hashes of default routes, give a list with what is known at each
     (:class:`coppice.simulation.simulated.Simulated`): the timeline, its distance from the optimum, and the times under
-    the hashes. Of the model's protocols the fastest is taken at each size.
+    the hashes. Of the model's protocols the fastest is taken at each size. With `percentiles` nothing is simulated, and
+    collisions of the hashes are counted (:class:`coppice.simulation.collisions.Collisions`).
 
     A set of plans is simulated under the model that it was made for, unless another one is named.
 
@@ -139,6 +165,8 @@ def simulate(asked: SimulateCall) -> Any:
         >>> ring = coppice.plan(coppice.load("fat-tree"), "all_gather", algorithm="ring")
         >>> coppice.simulate(ring, "1M", seeds=4)[0].hashed.median_us > 0
         True
+        >>> coppice.simulate(ring, "1M", seeds=1000, percentiles=True).plain.quantile(0.99) >= 1
+        True
         >>> (row,) = coppice.simulate(coppice.load("dgx-a100", boxes=2), "64M", algorithm="library")
         >>> row.picked.algorithm, row.picked.channels_filled, round(row.picked.cell.time_us), round(row.time_us)
         ('Ring/LL128', 16, 864, 702)
@@ -151,8 +179,13 @@ def simulate(asked: SimulateCall) -> Any:
     from coppice.simulation.simulator import fastest
     from coppice.text import sizes_of
 
+    asked.refuse_percentiles()
     if asked.picks():
         return _simulate_pick(asked)
+    if asked.percentiles:
+        from coppice.simulation.collisions import collisions
+
+        return collisions(body_of(asked.plan), asked.seeds)
     changes: dict[str, Any] = {"channels": asked.channels}
     changes["protocols"] = None if asked.protocol is None else (asked.protocol.lower(),)
     plans = plan_set_of(asked.plan)

@@ -75,6 +75,39 @@ class SimulatedJson(SimulatedSizesJson, SimulatedSizeJson):
     """`coppice simulate` of one size, whose figures stand at the top as well."""
 
 
+class CollisionWayJson(TypedDict):
+    """Hashes of routes under one way of sending: times of the busiest link over that of even spreading."""
+
+    name: str
+    p50: float
+    p90: float
+    p99: float
+    worst: float
+
+
+class CollisionsJson(TypedDict):
+    """Collisions of hashed routes, and what was tried against them."""
+
+    hashes: int
+    hashed_flows: int
+    against_collisions: list[CollisionWayJson]
+    helps_most: str
+    worst_pair: list[int]
+    worst_pair_share: float
+    chosen_mean: float
+    chosen_mean_expected: float | None
+
+
+class CollisionsOutputJson(CollisionsJson):
+    """`coppice simulate --percentiles`: collisions of the hashed routes of a plan."""
+
+    collective: str
+    topology: str
+    topology_sha256: str
+    ranks: int
+    root: int | None
+
+
 class SharedLinkJson(TypedDict):
     """The link that slows a job, since others use it meanwhile."""
 
