@@ -110,11 +110,9 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
         return self.algorithm is not None
 
     def refuse_percentiles(self, *others: str) -> None:
-        """Refuse `percentiles` without hashes, or beside what simulates."""
+        """Refuse `percentiles` without hashes, or with an option that simulates."""
         if self.percentiles and not self.seeds:
-            raise InputError(
-                "`percentiles` are of hashed routes: give `seeds` (`--hashed-routes N`) as well."
-            )
+            raise InputError("`percentiles` are of hashed routes, found none: give `seeds=1000` as well.")
         if self.percentiles and (self.multipath or self.algorithm is not None or others):
             found = others[0] if others else "multipath" if self.multipath else "algorithm"
             raise InputError(
