@@ -107,7 +107,9 @@ def times(overhead_us: float) -> dict[str, dict[str, float]]:
     topology = parse(f"circulant({NODES}, 1, 5)").build().to_topology(gb_per_s=LINK, latency_us=LATENCY_US)
     ring = algorithm("best-ring", Collective.ALL_REDUCE)
     rings = transfers(make(ring, case_of(ring, Problem(topology=topology, collective=Collective.ALL_REDUCE))))
-    found["rings, uncut"] = {name: simulated(rings, size, overhead_us, most=1) for name, size in SIZES.items()}
+    found["rings, uncut"] = {
+        name: simulated(rings, size, overhead_us, most=1) for name, size in SIZES.items()
+    }
     found["rings"] = {name: simulated(rings, size, overhead_us) for name, size in SIZES.items()}
     found["double binary trees"] = tree_times(overhead_us)
     return found

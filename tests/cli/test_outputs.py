@@ -74,6 +74,7 @@ COMMANDS = {
 WITHOUT = {
     "bench --output": "is started by a launcher",
     "probe --output": "is started by a launcher",
+    "diagnose run --output": "is started by a launcher",
     "probe --costs": "is started by a launcher",
     "advise --write": "is a folder",
     "degrade --output": "writes the repaired plan as `plan --repair` does",

@@ -71,6 +71,7 @@ OTHERS = {
     "topology degrade": "no times",
     "diagnose design": "no times",
     "diagnose simulate": "rates of flows",
+    "diagnose run": "measured rates",
     "diagnose results": "measured rates",
     "lab up": "no times",
     "lab check": "measured rates",

@@ -113,6 +113,7 @@ WITHOUT = {
     "model fit": "reads what a benchmark measured",
     "bench": "is started by a launcher",
     "probe": "is started by a launcher",
+    "diagnose run": "is started by a launcher",
     "logs read": "prints a table as `tune fit` does",
     "logs compare": "prints a table as `tune fit` does",
     "diagnose logs": "prints a table as `tune fit` does",

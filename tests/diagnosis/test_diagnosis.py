@@ -37,11 +37,18 @@ def design(request: pytest.FixtureRequest) -> ProbeDesign:
 def slowed(design: ProbeDesign, name: str) -> frozenset[tuple[int, int]]:
     """Flows that are slower by more than nothing when a part loses a tenth, from rates computed anew."""
     rates = measure(design, {name: 0.9}, spread=0.0)
-    return frozenset(
+    found = {
         (number, int(flow))
         for number, (now, before) in enumerate(zip(rates, design.healthy, strict=True))
         for flow in np.flatnonzero(now < before * (1 - 1e-9))
-    )
+    }
+    # What slows all flows over links of one rate is what software makes of such links
+    widths: dict[int, set[tuple[int, int]]] = {}
+    for number, each in enumerate(design.rounds):
+        for flow, links in enumerate(np.split(each.links, each.first[1:-1])):
+            narrow = int(design.topology.capacity[links].min())
+            widths.setdefault(narrow, set()).add((number, flow))
+    return frozenset(found - {flow for all_ in widths.values() if all_ <= found for flow in all_})
 
 
 def test_what_is_told_apart_slows_other_flows(design: ProbeDesign) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated, Any
 
@@ -11,10 +12,19 @@ from coppice.cli.options.declaring import with_options
 from coppice.cli.options.default_command import defaulting_to
 from coppice.cli.options.faults import Faults
 from coppice.cli.options.inputs import RunOption, TopologyOptions, collective_run, load_topology
-from coppice.cli.output import Stages, print_fields, print_json, print_lines, write_text
-from coppice.errors import CheckError
+from coppice.cli.output import Stages, print_fields, print_json, print_lines, progress_bar, write_text
+from coppice.errors import CheckError, InputError
 from coppice.options import argument, option
-from coppice.options.shared import BoxesOption, JsonOption, OutputOption, SeedOption
+from coppice.options.shared import (
+    BoxesOption,
+    EngineOption,
+    JsonOption,
+    OutputOption,
+    RoundsOption,
+    SeedOption,
+    SetOption,
+    TimeoutOption,
+)
 from coppice.text import columns, number, plural, short_size
 
 if TYPE_CHECKING:
@@ -87,6 +97,66 @@ def simulate(
     topology = asked.load()
     found = design_probes(topology)
     record = with_rates(found.record(), measure(found, now=faults.of(topology), seed=seed))
+    if output is not None or not as_json:
+        _write(record, output)
+    if as_json:
+        print_json("diagnose-design", record)
+
+
+@app.command("run")
+@with_options("topology output boxes settings engine rounds timeout as_json")
+def measure_probes(
+    topology: Annotated[
+        str | None,
+        argument("Preset or topology file; in a lab [default: that of the lab].", metavar="TOPOLOGY"),
+    ] = None,
+    *,
+    output: OutputOption = None,
+    boxes: BoxesOption = None,
+    settings: SetOption = None,
+    engine: EngineOption = None,
+    rounds: RoundsOption = 3,
+    timeout: TimeoutOption = 300.0,
+    as_json: JsonOption = False,
+) -> None:
+    """Measure the probes of a cluster between launched processes, all flows of a round at once, and write their rates.
+
+    Every process is a rank of the topology. Ranks measure over the engine's own messages (torch: gloo; mpi: MPI), from
+    memory of the host. `coppice diagnose FILE` infers from the file what is slow.
+
+    \b
+    Examples:
+      torchrun --nproc-per-node 8 -m coppice diagnose run dgx-a100 -o results.json
+      mpirun -np 16 coppice diagnose run cluster.json --engine mpi -o results.json
+      coppice lab run -- coppice diagnose run -o results.json
+    """  # noqa: D301 (\b is for the help formatter)
+    import os
+
+    from coppice.diagnosis.design import design_probes
+    from coppice.diagnosis.results import with_rates
+    from coppice.run.engines.launched import engine_name, open_engine
+    from coppice.run.probe.flows import measure_design
+
+    spec = topology or os.environ.get("COPPICE_TOPOLOGY")
+    if spec is None:
+        raise InputError("expected TOPOLOGY, found none: name the network of the processes.")
+    end = open_engine(engine_name(engine), timeout_s=timeout)
+    try:
+        design = None
+        if end.rank == 0:
+            network = load_topology(spec, boxes=boxes, settings=settings)
+            if network.num_ranks != end.ranks:
+                raise InputError(
+                    f"expected {network.num_ranks} processes for {network.name}, found {end.ranks}: start as many."
+                )
+            design = design_probes(network)
+        with nullcontext() if end.rank else progress_bar("measuring") as progress:
+            rates = measure_design(end, design, rounds=rounds, timeout_s=timeout, progress=progress)
+    finally:
+        end.close()
+    if design is None:
+        return
+    record = with_rates(design.record(), rates)
     if output is not None or not as_json:
         _write(record, output)
     if as_json:

@@ -169,16 +169,16 @@ def _designed(topology: Topology, parts: NetworkParts, rounds: Sequence[Round], 
     capacity = topology.capacity / topology.denominator
     healthy = [rates(each, capacity) for each in rounds]
     sights = [sight_of(parts, each, rate) for each, rate in zip(rounds, healthy, strict=True)]
-    prints = _prints(sights, rounds, parts)
-    classes = _classes(prints, range(len(prints)))
-    none = np.isin(classes[: len(parts)], classes[len(parts) :])
+    prints = _told(sights, rounds, parts)
+    none = prints == 0
+    classes = np.unique(prints, return_inverse=True)[1].astype(np.int64)
     return ProbeDesign(
         topology=topology,
         parts=parts,
         rounds=tuple(rounds),
         healthy=tuple(healthy),
         sights=tuple(sights),
-        undistinguished=tuple(_alike(classes[: len(parts)], none)),
+        undistinguished=tuple(_alike(classes, none)),
         unseen=tuple(np.flatnonzero(none).tolist()),
         fewest=fewest,
     )
@@ -199,6 +199,24 @@ def _prints(sights: Sequence[Sight], rounds: Sequence[Round], parts: NetworkPart
         tight = sight.headroom >= TIGHT
         np.add.at(row, sight.part[tight], number[sight.flow[tight]])
         np.add.at(row, len(parts) + np.searchsorted(every, mine), number)
+    return found
+
+
+def _told(sights: Sequence[Sight], rounds: Sequence[Round], parts: NetworkParts) -> NDArray[np.uint64]:
+    """A print of the flows of all rounds that show each part, but for classes of flows that all do; 0 for none."""
+    draw = np.random.default_rng(0)
+    classes = [narrowest(each, parts.topology) for each in rounds]
+    every = np.unique(np.concatenate(classes))
+    seen = np.zeros((len(parts), len(every)), dtype=np.uint64)
+    whole = np.zeros(len(every), dtype=np.uint64)
+    for sight, mine in zip(sights, classes, strict=True):
+        number = draw.integers(1, 2**63, len(mine), dtype=np.uint64)
+        place = np.searchsorted(every, mine)
+        tight = sight.headroom >= TIGHT
+        flow = sight.flow[tight]
+        np.add.at(seen, (sight.part[tight], place[flow]), number[flow])
+        np.add.at(whole, place, number)
+    found: NDArray[np.uint64] = np.where(seen == whole, 0, seen).sum(axis=1, dtype=np.uint64)
     return found
 
 

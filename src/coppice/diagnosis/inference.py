@@ -2,9 +2,10 @@
 
 The logarithm of a measured rate over the expected one is a factor of its class of flows (what software makes of such
 links: the median), the slowdown by the slow parts that the flow passes, and noise: Student's t with eight degrees of
-freedom, whose scale is the spread of the flows themselves. Links that are slower are shared fairly among their flows;
-the share of its rate that a part keeps is unknown, and every share is as likely.
-Half of all networks are thought healthy, each part is as likely to be slow as any other, and two slow parts are as rare
+freedom, whose scale is the spread of the flows of the class, drawn towards that of all flows where the class has few.
+Links that are slower are shared fairly among their flows; the share of its rate that a part keeps is unknown, and every
+share is as likely.
+Nine of ten networks are thought healthy, each part is as likely to be slow as any other, and two slow parts are as rare
 as two independent ones. Nothing is compared with a threshold: the most probable explanation is told, with its
 probability.
 
@@ -21,6 +22,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.diagnosis.design import ProbeDesign
+from coppice.diagnosis.fitted import LEAST_SPREAD, Entries, fitted, log_noise
 from coppice.diagnosis.probes import narrowest
 from coppice.display import Brief
 from coppice.errors import InputError
@@ -28,20 +30,20 @@ from coppice.errors import InputError
 if TYPE_CHECKING:
     from coppice.outputs.shapes.networks import DiagnosedJson
 
-FREEDOM = 8.0
-"""Degrees of freedom of the noise: medians of a few measurements have heavier tails than a normal distribution."""
-
-LEAST_SPREAD = 1e-3
-"""Scale of the noise at least: rates are known no better."""
+LEAST_RATE = 0.01
+"""Share of its expected rate that a flow has of which nothing arrived."""
 
 SHARES = np.linspace(0.02, 0.98, 33)
 """Shares of its rate that a slow part may keep."""
 
-LEAST_RATE = 0.01
-"""Share of its expected rate that a flow has of which nothing arrived."""
-
 FIRST = 8
 """NetworkParts that are the first of two."""
+
+HEALTHY = 0.9
+"""Share of networks that are healthy, before anything is measured."""
+
+FEW_FLOWS = 160
+"""Flows up to which every explanation has factors and noise of its own."""
 
 SECOND = 256
 """NetworkParts that may be the second of two: those that are likeliest alone."""
@@ -110,21 +112,6 @@ class Diagnosed(Brief):
         }
 
 
-@dataclass(frozen=True, eq=False)
-class _Entries:
-    """Which parts each flow passes, over all rounds: sorted by part."""
-
-    part: NDArray[np.int64]
-    flow: NDArray[np.int64]
-    hop: NDArray[
-        np.int64
-    ]  # Row among the hops of all rounds, or -1 where the flow starts or ends at the part
-
-    def of(self, some: NDArray[np.bool_]) -> _Entries:
-        """Some of the entries."""
-        return _Entries(self.part[some], self.flow[some], self.hop[some])
-
-
 class _Hops:
     """How much slower flows are where a link of their route is: each link is shared in max-min fairness.
 
@@ -188,35 +175,24 @@ def infer(design: ProbeDesign, measured: Sequence[NDArray[np.float64]]) -> Diagn
         raise InputError("expected measured rates above 0, found none: run the probes first.")
     y = np.zeros(len(rate))
     y[known] = np.log(np.maximum(rate[known] / expected[known], LEAST_RATE))
-    factor = _factors(y, np.concatenate([narrowest(each, design.topology) for each in design.rounds]), known)
+    classes = np.concatenate([narrowest(each, design.topology) for each in design.rounds])
+    whole = y.copy()
+    factor = _factors(y, classes, known)
     y -= factor
-    spread = max(LEAST_SPREAD, float(1.4826 * np.median(np.abs(y[known]))))
+    spread = _spreads(y, classes, known)
     entries, hops = _entries(design, known), _Hops(design)
-    tables = [hops.slowed(each) for each in SHARES.tolist()]
     parts = len(design.parts)
-    prior = np.log(0.5) - np.log(parts)
-    base = _log_noise(y, spread)
-    single, share = _evidence(entries, tables, y, base, spread, parts)
-    single += prior
-    likely = np.zeros(parts, dtype=np.bool_)
-    likely[np.argsort(-single)[:SECOND]] = True
-    few = entries.of(likely[entries.part])
-    slowed = np.zeros(len(y))
-    doubles: list[tuple[float, int, int, float, float]] = []
-    for first in np.argsort(-single)[:FIRST].tolist():
-        slowed[:] = 0.0
-        own = entries.part == first
-        slowed[entries.flow[own]] = hops.slowed(float(share[first]))[entries.hop[own]]
-        noise = _log_noise(y - slowed, spread)
-        again, other = _evidence(few, tables, y, noise, spread, parts, slowed=slowed)
-        again[first] = again[~likely] = -np.inf
-        again += single[first] + prior
-        doubles += [
-            (float(again[second]), first, second, float(share[first]), float(other[second]))
-            for second in np.argsort(-again)[: min(FIRST, int(likely.sum()) - 1)].tolist()
-        ]
+    prior = np.log1p(-HEALTHY) - np.log(parts)
+    if len(y) <= FEW_FLOWS:
+        found = fitted(whole, classes, known, entries, hops.slowed, parts, design.unseen)
+        healthy, single, share, doubles = found.healthy, found.single, found.share, list(found.doubles)
+    else:
+        healthy = 0.0
+        single, share, doubles = _at_once(y, spread, entries, hops, parts)
+    single = single + prior
+    doubles = [(each[0] + 2 * prior, *each[1:]) for each in doubles]
     doubles = _once(doubles)
-    every = np.concatenate([[np.log(0.5)], single, [each[0] for each in doubles]])
+    every = np.concatenate([[healthy + np.log(HEALTHY)], single, [each[0] for each in doubles]])
     every -= every.max()
     probability = np.exp(every) / np.exp(every).sum()
     best = int(np.argmax(probability))
@@ -245,7 +221,7 @@ def infer(design: ProbeDesign, measured: Sequence[NDArray[np.float64]]) -> Diagn
         others=tuple(
             (names[each - 1], float(probability[each])) for each in rest if probability[each] > 1e-6
         ),
-        spread=spread,
+        spread=float(np.median(spread[known])),
         evidence=tuple(
             Evidence(
                 ranks=(int(ends[flow, 0]), int(ends[flow, 1])),
@@ -257,6 +233,40 @@ def infer(design: ProbeDesign, measured: Sequence[NDArray[np.float64]]) -> Diagn
         seen=len(seen),
         cut=tuple(cut),
     )
+
+
+def _at_once(
+    y: NDArray[np.float64],
+    spread: NDArray[np.float64],
+    entries: Entries,
+    hops: _Hops,
+    parts: int,
+) -> tuple[NDArray[np.float64], NDArray[np.float64], list[tuple[float, int, int, float, float]]]:
+    """Logarithm of how much likelier rates are with each part slow, its share, and the same of pairs.
+
+    A part of many is passed by few flows of a class: factors and noise are those of all flows.
+    """
+    tables = [hops.slowed(each) for each in SHARES.tolist()]
+    base = log_noise(y, spread)
+    single, share = _evidence(entries, tables, y, base, spread, parts)
+    likely = np.zeros(parts, dtype=np.bool_)
+    likely[np.argsort(-single)[:SECOND]] = True
+    few = entries.of(likely[entries.part])
+    slowed = np.zeros(len(y))
+    doubles: list[tuple[float, int, int, float, float]] = []
+    for first in np.argsort(-single)[:FIRST].tolist():
+        slowed[:] = 0.0
+        own = entries.part == first
+        slowed[entries.flow[own]] = hops.slowed(float(share[first]))[entries.hop[own]]
+        noise = log_noise(y - slowed, spread)
+        again, other = _evidence(few, tables, y, noise, spread, parts, slowed=slowed)
+        again[first] = again[~likely] = -np.inf
+        again += single[first]
+        doubles += [
+            (float(again[second]), first, second, float(share[first]), float(other[second]))
+            for second in np.argsort(-again)[: min(FIRST, int(likely.sum()) - 1)].tolist()
+        ]
+    return single, share, doubles
 
 
 def _factors(
@@ -271,12 +281,22 @@ def _factors(
     return found
 
 
-def _log_noise(residual: NDArray[np.float64], spread: float) -> NDArray[np.float64]:
-    """Logarithm of the density of the noise, up to a constant."""
-    return -0.5 * (FREEDOM + 1) * np.log1p((residual / spread) ** 2 / FREEDOM)
+def _spreads(
+    y: NDArray[np.float64], classes: NDArray[np.int64], known: NDArray[np.bool_]
+) -> NDArray[np.float64]:
+    """Scale of the noise of each flow: the median deviation in its class, with that of all as of eight flows more."""
+    whole = 1.4826 * float(np.median(np.abs(y[known])))
+    found = np.full(len(y), whole)
+    for each in np.unique(classes):
+        mine = (classes == each) & known
+        if mine.any():
+            own = 1.4826 * float(np.median(np.abs(y[mine])))
+            found[classes == each] = np.sqrt((mine.sum() * own**2 + FIRST * whole**2) / (mine.sum() + FIRST))
+    scale: NDArray[np.float64] = np.maximum(found, LEAST_SPREAD)
+    return scale
 
 
-def _entries(design: ProbeDesign, known: NDArray[np.bool_]) -> _Entries:
+def _entries(design: ProbeDesign, known: NDArray[np.bool_]) -> Entries:
     """All entries of all rounds, flows numbered on."""
     start = np.cumsum([0, *(len(each.src) for each in design.rounds)])
     part = np.concatenate([each.part for each in design.sights])
@@ -287,15 +307,15 @@ def _entries(design: ProbeDesign, known: NDArray[np.bool_]) -> _Entries:
     )
     order = np.argsort(part, kind="stable")
     order = order[known[flow[order]]]
-    return _Entries(part[order], flow[order], hop[order])
+    return Entries(part[order], flow[order], hop[order])
 
 
 def _evidence(
-    entries: _Entries,
+    entries: Entries,
     tables: Sequence[NDArray[np.float64]],
     y: NDArray[np.float64],
     base: NDArray[np.float64],
-    spread: float,
+    spread: NDArray[np.float64],
     parts: int,
     slowed: NDArray[np.float64] | None = None,
 ) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
@@ -307,12 +327,12 @@ def _evidence(
         slowed: What slows flows already, as logarithms.
     """
     table = np.zeros((len(SHARES), parts))
-    at = y[entries.flow]
+    at, own = y[entries.flow], spread[entries.flow]
     before = base[entries.flow]
     already = 0.0 if slowed is None else slowed[entries.flow]
     for row, kept in zip(table, tables, strict=True):
         mean = np.minimum(already, kept[entries.hop])
-        row += np.bincount(entries.part, weights=_log_noise(at - mean, spread) - before, minlength=parts)
+        row += np.bincount(entries.part, weights=log_noise(at - mean, own) - before, minlength=parts)
     top = table.max(axis=0)
     total = top + np.log(np.exp(table - top).mean(axis=0))
     unseen = np.bincount(entries.part, minlength=parts) == 0

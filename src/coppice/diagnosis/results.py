@@ -76,7 +76,7 @@ def _rate(probe: _Probe) -> float:
 
 
 def with_rates(record: Mapping[str, Any], measured: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
-    """The record of a design with the rates of its flows."""
+    """The record of a design with the rates of its flows: a number each, or a row of several measurements."""
     rates = np.concatenate(measured).tolist()
     probes = [
         {**probe, "measured_gb_per_s": rate} for probe, rate in zip(record["probes"], rates, strict=True)

@@ -24,7 +24,9 @@ OUTPUTS: Mapping[str, OutputFormat] = {
     ),
     "probe": OutputFormat("networks:ProbeJson", ("probe",)),
     "probe-costs": OutputFormat("networks:SignalCostsJson", ("probe --costs",)),
-    "diagnose-design": OutputFormat("networks:ProbeDesignJson", ("diagnose design", "diagnose simulate")),
+    "diagnose-design": OutputFormat(
+        "networks:ProbeDesignJson", ("diagnose design", "diagnose simulate", "diagnose run")
+    ),
     "diagnose-results": OutputFormat("networks:DiagnosedJson", ("diagnose results",)),
     "diagnose-logs": OutputFormat("diagnosis:RunDiagnosisJson", ("diagnose logs",)),
     "lab": OutputFormat("networks:LabJson", ("lab up", "lab status")),

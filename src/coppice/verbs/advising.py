@@ -111,7 +111,9 @@ def advise(asked: LibraryAdviceCall) -> LibraryAdvice:
 
     cluster = load(asked.cluster)
     options = advised_options(asked)
-    found = advised(cluster, job=job_on(cluster, asked), **read_reports(asked.logs, options["collectives"]), **options)
+    found = advised(
+        cluster, job=job_on(cluster, asked), **read_reports(asked.logs, options["collectives"]), **options
+    )
     return found if asked.write is None else found.written(asked.write)
 
 

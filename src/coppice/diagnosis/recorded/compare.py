@@ -14,6 +14,7 @@ import math
 import statistics
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from typing import Any
 
 from coppice.collectives import Collective
@@ -180,8 +181,8 @@ def compare_runs(old: RunRecords, new: RunRecords) -> ComparedRuns:
     both = [key for key in before if key in after]
     if not both:
         raise InputError(
-            f"expected collectives of equal sizes and groups in both runs, found {len(before)} and {len(after)} with none "
-            "in common: measure the same sizes."
+            f"expected collectives of equal sizes and groups in both runs, found {len(before)} and {len(after)} with "
+            "none in common: measure the same sizes."
         )
     change = {key: math.log(after[key].median / before[key].median) for key in both}
     noise, source, repeated = _noise(both, change, before, after)
@@ -201,7 +202,7 @@ def compare_runs(old: RunRecords, new: RunRecords) -> ComparedRuns:
     versions = [{log.version for log in run.logs if log.version} for run in (old, new)]
     return ComparedRuns(
         calls=tuple(calls),
-        whole=tuple(_whole(both, change, errors, repeated)),
+        whole=tuple(_whole(both, change, errors, repeated=repeated)),
         noise=noise,
         noise_from=source,
         only_old=len(before) - len(both),
@@ -272,7 +273,7 @@ def _neighbours(both: Sequence[_Call]) -> list[tuple[_Call, _Call]]:
     rows: dict[Any, list[_Call]] = {}
     for key in sorted(both, key=lambda each: each[3]):
         rows.setdefault((*key[:3], *key[4:]), []).append(key)
-    return [pair for row in rows.values() for pair in zip(row, row[1:], strict=False)]
+    return [pair for row in rows.values() for pair in pairwise(row)]
 
 
 def student_tail(t: float) -> float:
@@ -323,7 +324,7 @@ def _compared(
 
 
 def _whole(
-    both: Sequence[_Call], change: Mapping[_Call, float], errors: Mapping[_Call, float], repeated: bool
+    both: Sequence[_Call], change: Mapping[_Call, float], errors: Mapping[_Call, float], *, repeated: bool
 ) -> list[ComparedCall]:
     """All sizes of each group together: the median change, which a few sizes do not move."""
     groups: dict[Any, list[_Call]] = {}

@@ -17,8 +17,8 @@ TEXTS = Need("a log of the job", lambda records: bool(records.texts))
 
 _MOST = 8
 _WATCHDOG = re.compile(
-    r"Rank (?P<rank>[0-9]+)\].{0,40}?Watchdog caught collective operation timeout: WorkNCCL\(SeqNum=(?P<number>[0-9]+), "
-    r"OpType=(?P<operation>\w+)",
+    r"Rank (?P<rank>[0-9]+)\].{0,40}?Watchdog caught collective operation timeout: WorkNCCL\(SeqNum="
+    r"(?P<number>[0-9]+), OpType=(?P<operation>\w+)",
     re.IGNORECASE,
 )
 _STATUS = re.compile(
@@ -54,8 +54,8 @@ def _stopped(records: RunRecords) -> Iterator[Complaint]:
             fix = "look whether its process still runs: it ended, or holds Python's lock"
         elif each.why == "not launched":
             text = (
-                f"rank {each.rank} called {each.operation} {each.others} of {each.description} as the others did, but its "
-                f"GPU has not come to it{where}"
+                f"rank {each.rank} called {each.operation} {each.others} of {each.description} as the others did, but "
+                f"its GPU has not come to it{where}"
             )
             fix = "look what runs on its stream before: a kernel or a copy that does not end"
         else:
@@ -154,8 +154,8 @@ def _timeouts(records: RunRecords) -> Iterator[Complaint]:
     text = f"{ranks_in_words(list(caught))} gave up collective {number} ({operation}) after its timeout"
     if later:
         text = (
-            f"{ranks_in_words([rank for rank in caught if rank not in later])} gave up collective {number} ({operation}) "
-            f"after its timeout, {ranks_in_words(later)} later ones"
+            f"{ranks_in_words([rank for rank in caught if rank not in later])} gave up collective {number} "
+            f"({operation}) after its timeout, {ranks_in_words(later)} later ones"
         )
     if behind:
         text += f"; {ranks_in_words(behind)} had not called it"

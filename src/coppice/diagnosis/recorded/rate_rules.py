@@ -57,8 +57,8 @@ def _collapse(records: RunRecords) -> Iterator[Complaint]:
                     f"{short_size(best.size_bytes)} still {best.algbw_gb_per_s:.4g}{_changed(records, best, each)}"
                 )
                 fix = (
-                    "compare algorithm, protocol and channels at the two sizes (NCCL_DEBUG_SUBSYS=TUNING); congestion of "
-                    "the network (PFC, adaptive routing, NCCL_IB_TC) hits large messages alone"
+                    "compare algorithm, protocol and channels at the two sizes (NCCL_DEBUG_SUBSYS=TUNING); congestion "
+                    "of the network (PFC, adaptive routing, NCCL_IB_TC) hits large messages alone"
                 )
                 yield (each.file, each.line), text, fix
                 break

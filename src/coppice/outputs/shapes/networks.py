@@ -134,7 +134,7 @@ class DesignedProbeJson(TypedDict):
     link_names: list[str]
     links: Annotated[list[str], former("link_names")]
     expected_gb_per_s: float
-    measured_gb_per_s: NotRequired[float]
+    measured_gb_per_s: NotRequired[float | list[float]]
 
 
 class ProbeDesignJson(TypedDict):

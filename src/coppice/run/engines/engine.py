@@ -11,6 +11,7 @@ from abc import abstractmethod
 from collections.abc import Sequence
 from typing import Any, Protocol, runtime_checkable
 
+import numpy as np
 from numpy.typing import NDArray
 
 from coppice.collectives import Collective
@@ -100,6 +101,38 @@ class GroupingEngine(Engine, Protocol):
         """This rank's engine in the group of ``ranks``, in that order; collective over the engine's ranks.
 
         Ranks of different groups make their groups at the same time, each with its own list.
+        """
+
+
+@runtime_checkable
+class StreamingEngine(Engine, Protocol):
+    """Engine that times single flows."""
+
+    def stream(
+        self,
+        *,
+        out: NDArray[np.uint8] | None,
+        dst: int,
+        into: NDArray[np.uint8] | None,
+        src: int,
+        timeout_s: float,
+    ) -> NDArray[np.float64]:
+        """Send the rows of a matrix to one rank and receive those of another from one, both at once.
+
+        Ranks that neither send nor receive do not call it.
+
+        Args:
+            out: Pieces to send, a row each; None sends nothing.
+            dst: Rank that receives them.
+            into: Memory for the pieces that arrive; None receives nothing.
+            src: Rank that sends them.
+            timeout_s: Longest time to wait for all of it, in seconds.
+
+        Returns:
+            Seconds from the start of the call until each piece had arrived.
+
+        Raises:
+            RunError: If the other rank is gone or does not answer in time.
         """
 
 

@@ -172,6 +172,46 @@ class MpiEngine(BaseEngine):
             buffers.append([memory.view(np.uint8), places, self.mpi.BYTE])
         self.data.Alltoallv(*buffers)
 
+    def stream(
+        self,
+        *,
+        out: NDArray[np.uint8] | None,
+        dst: int,
+        into: NDArray[np.uint8] | None,
+        src: int,
+        timeout_s: float,
+    ) -> NDArray[np.float64]:
+        """See :meth:`coppice.run.engines.engine.StreamingEngine.stream`."""
+        self._check_open()
+        arrived = np.zeros(0 if into is None else len(into))
+        with self._telling_others("a stream"):
+            begin = time.perf_counter()
+            requests = [self.data.Irecv(row, src) for row in (() if into is None else into)]
+            requests += [self.data.Isend(row, dst) for row in (() if out is None else out)]
+            peers = [*(() if into is None else (src,)), *(() if out is None else (dst,))]
+            left = len(requests)
+            try:
+                while left:
+                    done = self.mpi.Request.Testsome(requests) or ()
+                    now = time.perf_counter() - begin
+                    left -= len(done)
+                    for place in done:
+                        if place < len(arrived):
+                            arrived[place] = now
+                    if done:
+                        continue
+                    self.look_around(peers)
+                    if now > timeout_s:
+                        raise TimedOut(
+                            f"rank {self.rank} waited {timeout_s:g} s in a stream for ranks {src} and {dst}: see what "
+                            "they do, or allow more time."
+                        )
+                    time.sleep(_POLL_S)
+            except BaseException:
+                _keep_for_ever((requests, out, into))
+                raise
+        return arrived
+
     def exchange(self, data: bytes) -> list[bytes]:
         """See :meth:`coppice.run.engines.engine.Engine.exchange`."""
         self._check_open()

@@ -18,7 +18,7 @@ import subprocess
 import sys
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
@@ -243,6 +243,33 @@ def _raise(lab: Lab, burst_bytes: int) -> None:
         _batch(["ip", "-n", inside, "-batch", "-"], lines + routes[node])
         if limits:
             _batch(["tc", "-n", inside, "-batch", "-"], limits)
+
+
+def throttle(lab: Lab, shares: Mapping[tuple[int, int], float], *, burst_bytes: int = BURST_BYTES) -> None:
+    """Change the rates of a lab's links while programs run; links that are not named get their own rates.
+
+    Args:
+        lab: A lab that stands.
+        shares: Share of its rate that a link keeps, by its nodes (sender, receiver).
+        burst_bytes: What a link lets through at once after a rest.
+
+    Raises:
+        InputError: If the lab has no such link, or the kernel refuses.
+    """
+    ends = {(node, other): end for node, other, end in lab.blueprint.cable_ends if end[3]}
+    for key in shares:
+        if key not in ends:
+            raise InputError(
+                f"expected a link of the lab, found nodes {key[0]} and {key[1]}: choose one of its links."
+            )
+    limits: dict[int, list[str]] = {}
+    for (node, other), (interface, _, _, bits) in ends.items():
+        rate = max(1, round(bits * shares.get((node, other), 1.0)))
+        limits.setdefault(node, []).append(
+            f"qdisc change dev {interface} root tbf rate {rate}bit burst {burst_bytes} latency {_QUEUE_MS}ms"
+        )
+    for node, lines in limits.items():
+        _batch(["tc", "-n", lab.namespace(node), "-batch", "-"], lines)
 
 
 def _batch(command: list[str], lines: list[str]) -> None:

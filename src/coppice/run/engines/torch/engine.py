@@ -178,6 +178,40 @@ class TorchEngine(BaseEngine):
             splits = [[count * dtype.itemsize for count in part] for part in (received, sent)]
             self._gloo.alltoall_base(*tensors, *splits).wait()
 
+    def stream(
+        self,
+        *,
+        out: NDArray[np.uint8] | None,
+        dst: int,
+        into: NDArray[np.uint8] | None,
+        src: int,
+        timeout_s: float,
+    ) -> NDArray[np.float64]:
+        """See :meth:`coppice.run.engines.engine.StreamingEngine.stream`; over gloo, from memory of the host."""
+        self._check_open()
+        torch, what = _torch(), "a stream"
+        tag = _first_tag((what,))
+        timeout = timedelta(seconds=timeout_s)
+        arrived = np.zeros(0 if into is None else len(into))
+        with self._failing_together(what):
+            begin = time.perf_counter()
+            try:
+                arriving = [
+                    self._gloo.recv([torch.from_numpy(row)], src, tag)
+                    for row in (() if into is None else into)
+                ]
+                leaving = [
+                    self._gloo.send([torch.from_numpy(row)], dst, tag) for row in (() if out is None else out)
+                ]
+            except RuntimeError as error:  # the connection is known to be gone already
+                raise lost(self.rank, dst, what, error) from None
+            for place, work in enumerate(arriving):
+                wait_for(work, timeout, self.rank, src, what)
+                arrived[place] = time.perf_counter() - begin
+            for work in leaving:
+                wait_for(work, timeout, self.rank, dst, what)
+        return arrived
+
     def exchange(self, data: bytes) -> list[bytes]:
         """See :meth:`coppice.run.engines.engine.Engine.exchange`."""
         self._check_open()
