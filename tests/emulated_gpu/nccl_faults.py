@@ -163,8 +163,8 @@ def outgrown(ranks: int, *, device: str = "nccl") -> list[Any]:
 
 
 def symmetric(ranks: int) -> list[Any]:
-    """The same in torch's symmetric memory, by the process-group table of torch itself."""
-    symmetric_memory.install(setattr)
+    """The same in torch's symmetric memory, by the bookkeeping of torch itself."""
+    symmetric_memory.install()
     return outgrown(ranks, device="symmetric")
 
 

@@ -28,6 +28,7 @@ from coppice.selection.nccl.communicator import FoundCommunicator
 from coppice.selection.nccl.connect import Connections, TreeNode
 from coppice.simulation.models import Model
 from coppice.simulation.simulated import Simulated, simulate_sizes
+from coppice.topology.generation import GENERATIONS
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -135,6 +136,8 @@ class LibraryRuns:
         if found is None or selection.channels_filled is None or model.channels is not None:
             return model
         generation = model.generation or found.communicator.generation
+        if generation not in GENERATIONS:  # rates of channels are known of NVIDIA's GPUs alone
+            return model
         return replace(model, channels=selection.channels_filled, generation=generation)
 
 

@@ -18,7 +18,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.in_network import ModelledSystems, ModelledTime
 from coppice.comparison.measurement import SimulatedTime, faster
-from coppice.comparison.ranges import LibraryPick, Range, nccl_picks, ranges
+from coppice.comparison.ranges import LibraryPick, Range, library_picks, ranges
 from coppice.display import Shown, loaded
 from coppice.errors import MissingExtraError
 from coppice.planners.choice import optimal_planner
@@ -115,8 +115,13 @@ class Comparison(Shown):
         return sorted(rows, key=lambda row: (float(f"{row.time_us:.9g}"), row.chain))
 
     @property
+    def picker(self) -> str:
+        """Library whose picks stand here: NCCL, or RCCL on AMD's GPUs."""
+        return self.picks[0].library if self.picks else "NCCL"
+
+    @property
     def picked(self) -> tuple[str, ...]:
-        """The algorithms compared here that NCCL would pick, that of the most sizes first."""
+        """The algorithms compared here that NCCL (RCCL) would pick, that of the most sizes first."""
         count = Counter(pick.algorithm for pick in self.picks if pick.algorithm in self.times)
         return tuple(name for name, _ in count.most_common() if name is not None)
 
@@ -179,9 +184,9 @@ class Comparison(Shown):
 
     @cached_property
     def picks(self) -> tuple[LibraryPick, ...]:
-        """NCCL's predicted pick at each size; empty where it does not run."""
+        """Predicted pick of NCCL, or of RCCL, at each size; empty where neither runs."""
         helped = None if self.helped is None else self.helped.times
-        return nccl_picks(self.problem, self.sizes, self.times, helped, model=self.model)
+        return library_picks(self.problem, self.sizes, self.times, helped, model=self.model)
 
     def rows(self) -> Iterable[dict[str, Any]]:
         """Every algorithm at every size as a flat record, refusals included: the rows of a CSV file."""

@@ -36,7 +36,7 @@ SEEN = 0.002
 """Share by which a straight line may be off."""
 LIMIT = "limit: nothing is faster"
 MODELLED = " (modelled)"
-PICKED = " (NCCL's pick)"
+PICKED = "'s pick)"
 
 
 def plot(comparison: Comparison, path: str | os.PathLike[str]) -> None:
@@ -105,7 +105,7 @@ def _figure(comparison: Comparison) -> Figure:
     won = [(found.first_bytes, found.last_bytes, found.algorithm) for found in comparison.ranges]
     _band(comparison, bands[0], "best", [(*each, styles[each[-1]]["color"]) for each in won])
     if picked:
-        _band(comparison, bands[1], "NCCL", _picks(comparison, styles))
+        _band(comparison, bands[1], comparison.picker, _picks(comparison, styles))
     _label(comparison, figure, time, rate, bands[-1])
     return figure
 
@@ -245,7 +245,10 @@ def _label(comparison: Comparison, figure: Figure, time: Axes, rate: Axes, band:
     handles = dict(zip(*reversed(time.get_legend_handles_labels()), strict=True))
     strong = comparison.outstanding(len(COLOURS))
     names = [LIMIT, *strong]
-    labels = [LIMIT, *(f"{name}{PICKED}" if name in comparison.picked else name for name in strong)]
+    labels = [
+        LIMIT,
+        *(f"{name} ({comparison.picker}{PICKED}" if name in comparison.picked else name for name in strong),
+    ]
     others = [name for name in comparison.times if name not in strong]
     if others:
         names.append(others[0])

@@ -3,7 +3,7 @@
 Times within one percent of the best count as the best, so that a range does not fall apart where two algorithms are
 equally good; among all ways to cover the sizes so, this is one with the fewest ranges.
 
-Beside it stands what NCCL would pick at each size, and how far that is from the best.
+Beside it stands what NCCL or RCCL would pick at each size, and how far that is from the best.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from coppice.comparison.measurement import SimulatedTime
 from coppice.errors import InputError
 from coppice.selection import select
 from coppice.selection.nccl.machines import machines_of
+from coppice.selection.rccl.boards import architecture_of
 from coppice.simulation.models import Model, protocol_text
 from coppice.text import plural, short_size, time_text
 
@@ -204,7 +205,7 @@ def _why(winner: SimulatedTime, rival: SimulatedTime) -> str:
 
 @dataclass(frozen=True, kw_only=True)
 class LibraryPick:
-    """NCCL's pick at one size."""
+    """The pick of NCCL or RCCL at one size."""
 
     size_bytes: int  # M
     name: str  # Algorithm and protocol as NCCL calls them, such as `Tree/LL`
@@ -217,11 +218,13 @@ class LibraryPick:
     channels: int | None = None  # Channels of its kernel, as :func:`coppice.select` has them
     predicted_us: float | None = None  # Time by NCCL's own model, likewise
     predicted_by: str | None = None  # Name of that model
+    library: str = "NCCL"  # Whose pick it is
 
     def record(self) -> LibraryPickJson:
         """JSON values."""
         return {
             "size_bytes": self.size_bytes,
+            "library": self.library,
             "pick": self.name,
             "algorithm": self.algorithm,
             "channels": self.channels,
@@ -234,7 +237,7 @@ class LibraryPick:
         }
 
 
-def nccl_picks(
+def library_picks(
     problem: Problem,
     sizes: tuple[int, ...],
     times: Mapping[str, Mapping[int, SimulatedTime]],  # The best variant of each algorithm at each size
@@ -243,17 +246,18 @@ def nccl_picks(
     *,
     model: Model,  # What simulates them
 ) -> tuple[LibraryPick, ...]:
-    """NCCL's predicted pick at each size; empty where NCCL lacks the collective or does not run on such GPUs.
+    """Predicted pick of NCCL, or of RCCL on AMD's GPUs, at each size; empty where neither runs or has the collective.
 
     Picks are simulated where their algorithm was compared.
     """
     found = []
     runs = LibraryRuns(problem, model)
+    library = "nccl" if architecture_of(problem.topology) is None else "rccl"
     for size in sizes:
         try:
-            if machines_of(problem.topology).generation is None:
+            if library == "nccl" and machines_of(problem.topology).generation is None:
                 return ()
-            chosen = select("nccl", problem.collective, size, topology=problem.topology, root=problem.root)
+            chosen = select(library, problem.collective, size, topology=problem.topology, root=problem.root)
         except InputError:  # GPUs of another make, unequal boxes, or a collective that it does not have
             return ()
         name = chosen.ours or ""
@@ -272,6 +276,7 @@ def nccl_picks(
                 channels=chosen.channels,
                 predicted_us=None if chosen.cell is None else chosen.cell.time_us,
                 predicted_by=chosen.model_name,
+                library=chosen.library,
             )
         )
     return tuple(found)
@@ -283,7 +288,7 @@ _THERE = " of those whose switches copy and add"
 def pick_title(picks: tuple[LibraryPick, ...], model: Model) -> str:
     """What stands above the lines of picks: whose times they have."""
     own = next((f", its own estimates: {pick.predicted_by}" for pick in picks if pick.predicted_by), "")
-    return f"NCCL would pick (times: {model.name}{own})"
+    return f"{picks[0].library} would pick (times: {model.name}{own})"
 
 
 def pick_lines(picks: tuple[LibraryPick, ...]) -> list[str]:

@@ -28,7 +28,7 @@ CALIBRATED = "calibrated"
 FABRICS = ("switch", "rail", "fat-tree", "dragonfly", "direct")
 """Fabrics that join hosts."""
 
-SELECTING = ("open-mpi", "mpich", "mvapich2", "nccl")
+SELECTING = ("open-mpi", "mpich", "mvapich2", "nccl", "rccl")
 """Libraries whose choice is known."""
 
 ADVISED = ("nccl", "rccl", "open-mpi", "mpich")
@@ -51,6 +51,9 @@ COST_INPUTS = (
     "collnet",
 )
 """Inputs of NCCL's cost model."""
+
+RCCL_INPUTS = ("generation", "ll128")
+"""Inputs of RCCL's cost model."""
 
 TUNED = ("open-mpi", "mpich", "nccl", "rccl", "put-signal")
 """Libraries that can be tuned."""

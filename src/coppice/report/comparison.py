@@ -15,8 +15,8 @@ WIDTH = 1100.0
 LEFT, RIGHT, TOP = 64.0, 236.0, 26.0
 CHART = 250.0
 GAP = 54.0
-PICKED = ", NCCL's pick"
-"""What is said of algorithms that NCCL picks at some size."""
+PICKED = "'s pick"
+"""What is said of algorithms that a library picks at some size."""
 
 MOST_LINES = 8
 """Lines that stand out, each with a colour and a name; the others are thin and grey."""
@@ -194,7 +194,7 @@ def _legend(comparison: Comparison, names: Sequence[tuple[str, str]]) -> Markup:
     for at, (name, colours) in enumerate(rows):
         x, y = WIDTH - RIGHT + 18, TOP + 6 + at * 19
         parts.append(element("line", x1=x, y1=y, x2=x + 22, y2=y, class_=colours))
-        words = f"{name}{PICKED}" if name in comparison.picked else name
+        words = f"{name}, {comparison.picker}{PICKED}" if name in comparison.picked else name
         text = escape(words if text_width(words, 11) <= RIGHT - 52 else fitted(name, RIGHT - 52, 11))
         parts.append(element("text", text, x=x + 30, y=y + 4))
     return join(parts)

@@ -9,6 +9,7 @@ from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.nccl.selecting import select_by_cost
+from coppice.selection.rccl.selecting import select_rccl
 from coppice.selection.selection import Selection, SelectionPart, SelectionRequest, box_sizes
 from coppice.selection.tables import library as tables_of
 from coppice.selection.tables import select_by_table
@@ -18,7 +19,7 @@ from coppice.topology.model import Topology
 
 __all__ = ["LIBRARIES", "Selection", "SelectionPart", "SelectionRequest", "select", "tables_of"]
 
-LIBRARIES = ("open-mpi", "mpich", "mvapich2", "nccl")
+LIBRARIES = ("open-mpi", "mpich", "mvapich2", "nccl", "rccl")
 """Libraries whose choice is known."""
 
 
@@ -73,16 +74,19 @@ def select(
         builtin=builtin,
         element_bytes=element_bytes,
     )
-    if library == "nccl":
+    if library in ("nccl", "rccl"):
         if function is not None or variant is not None:
             raise InputError(
-                "NCCL decides by a cost model and has neither functions nor tables to choose from: leave them out."
+                f"{library.upper()} decides by a cost model and has neither functions nor tables to choose from: leave "
+                "them out."
             )
+        if library == "rccl":
+            return select_rccl(request, topology=topology, settings=settings or {}, root=root or 0)
         return select_by_cost(request, topology=topology, settings=settings, root=root or 0)
     if settings:
         extra = next(iter(settings))
         raise InputError(
-            f"settings are inputs of NCCL's cost model, which {library} does not have: leave out {extra}."
+            f"settings are inputs of a cost model, which {library} does not have: leave out {extra}."
         )
     return select_by_table(library, request, function=function, variant=variant)
 

@@ -194,6 +194,7 @@ class Selection:
     assumptions: tuple[str, ...] = ()  # What was not given and had to be assumed
     notes: tuple[str, ...] = ()  # What differs between the pick and the schedule, and other traps
     cells: tuple[CostCell, ...] = ()  # Predicted times of a library with a cost model, in its own order
+    taken: CostCell | None = None  # Cost of the pick where that is not the least one: a limit decided
     # Channels that NCCL's kernel may take, those that get data, and threads of each; None where nothing tells
     channels: int | None = None
     channels_filled: int | None = None
@@ -216,6 +217,8 @@ class Selection:
     @property
     def cell(self) -> CostCell | None:
         """Cost of the pick, None without a cost model."""
+        if self.taken is not None:
+            return self.taken
         timed = [cell for cell in self.cells if cell.time_us is not None]
         return min(timed, key=lambda cell: cell.model_us, default=None)
 

@@ -12,7 +12,7 @@ from coppice.cli.output import print_note
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.options import option, parse_settings
-from coppice.options.names import COST_INPUTS
+from coppice.options.names import COST_INPUTS, RCCL_INPUTS
 from coppice.options.shared import (
     BoxesOption,
     CollectiveOption,
@@ -127,7 +127,8 @@ def settings_with_rates(
 def sorted_settings(settings: list[str] | None, library: str) -> tuple[dict[str, str], list[str]]:
     """Inputs of the cost model, and parameters of a preset."""
     parsed = parse_settings(settings or ())
-    inputs = {key: value for key, value in parsed.items() if key in COST_INPUTS and library == "nccl"}
+    known = {"nccl": COST_INPUTS, "rccl": RCCL_INPUTS}.get(library, ())
+    inputs = {key: value for key, value in parsed.items() if key in known}
     return inputs, [f"{key}={value}" for key, value in parsed.items() if key not in inputs]
 
 

@@ -170,9 +170,10 @@ class SizeRangeJson(TypedDict):
 
 
 class LibraryPickJson(TypedDict):
-    """What NCCL is expected to pick at a size."""
+    """What NCCL, or RCCL on AMD's GPUs, is expected to pick at a size."""
 
     size_bytes: int
+    library: str
     pick: str
     algorithm: str | None
     channels: int | None

@@ -8,10 +8,11 @@ data (``data/nccl.json``). Figures are double precision here and single precisio
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from functools import cache
 from importlib import resources
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Protocol
 
 import msgspec
 
@@ -250,14 +251,14 @@ def _cell(
     size_bytes: int,
 ) -> CostCell:
     bandwidth, rate_terms = _bandwidth(comm, collective, algorithm, protocol, channels)
-    latency, latency_terms = _latency(comm, collective, algorithm, protocol, channels)
+    latency, words = latency_terms(comm, collective, algorithm, protocol, channels, constants())
     return corrected_cell(
         CostCell(
             algorithm=algorithm,
             protocol=protocol,
             latency_us=latency,
             gb_per_s=bandwidth,
-            terms=(*latency_terms, *rate_terms),
+            terms=(*words, *rate_terms),
         ),
         collective,
         size_bytes,
@@ -393,7 +394,7 @@ def _bandwidth(
             bus = comm.per_node * min(channels.within, channels.across * 0.9)
         terms.append(f"heads and NICs: {bus:.6g} GB/s")
     if algorithm == "Ring" or collective not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-        shares = _steps(collective, ranks)
+        shares = ring_steps(collective, ranks)
         ratio = ranks / shares if algorithm in ("Ring", "NVLS", "NVLSTree") else 0.5
         bus *= ratio
         terms.append(f"from bus to algorithm bandwidth: x {ratio:.6g} = {bus:.6g} GB/s")
@@ -416,11 +417,37 @@ def _nvls_rate(
     return min(limits), f"a channel: min({inside} = {', '.join(f'{limit:.6g}' for limit in limits)}) GB/s"
 
 
-def _latency(
-    comm: NcclCommunicator, collective: Collective, algorithm: str, protocol: str, channels: Channels
+class Latencies(Protocol):
+    """Constants of a library that its latencies follow from."""
+
+    @property
+    def base_latency_us(self) -> Mapping[str, list[float]]:
+        """By algorithm: a column for each protocol."""
+
+    @property
+    def hardware_latency_us(self) -> Mapping[str, Mapping[str, list[float]]]:
+        """By kind of link and algorithm: a column for each protocol."""
+
+    @property
+    def net_overhead_us(self) -> Mapping[str, float]:
+        """By maker of the processors."""
+
+
+def latency_terms(
+    comm: NcclCommunicator,
+    collective: Collective,
+    algorithm: str,
+    protocol: str,
+    channels: Channels,
+    data: Latencies,
 ) -> tuple[float, list[str]]:
-    """Latency in microseconds, before the plateau."""
-    data, column = constants(), PROTOCOLS.index(protocol)
+    """Latency in microseconds, before the plateau, and how it comes about.
+
+    Args:
+        channels: Channels of the algorithm's pattern.
+        data: Constants of NCCL or of a library made of it.
+    """
+    column = PROTOCOLS.index(protocol)
     inside = "NVLINK" if channels.within_type == "NVL" else "PCI"
     base = data.base_latency_us[algorithm][column]
     # On POWER trees with Simple take a step over PCIe as rings do.
@@ -431,7 +458,9 @@ def _latency(
     depth = comm.nodes.bit_length() - 1
     mates = comm.ranks // comm.nodes - 1
     if algorithm == "Ring":
-        return _ring_latency(comm, collective, protocol, channels, base=base, within=within, across=across)
+        return _ring_latency(
+            comm, collective, protocol, channels, data, base=base, within=within, across=across
+        )
     if algorithm == "Tree":
         more, words = (
             2 * (mates * within + depth * across),
@@ -458,13 +487,14 @@ def _ring_latency(
     collective: Collective,
     protocol: str,
     channels: Channels,
+    data: Latencies,
     *,
     base: float,
     within: float,
     across: float,
 ) -> tuple[float, list[str]]:
-    data, column = constants(), PROTOCOLS.index(protocol)
-    steps = _steps(collective, comm.ranks)
+    column = PROTOCOLS.index(protocol)
+    steps = ring_steps(collective, comm.ranks)
     if collective in (Collective.BROADCAST, Collective.REDUCE):
         inside = "NVLINK" if channels.within_type == "NVL" else "PCI"
         hardware = data.hardware_latency_us[inside if comm.nodes == 1 else "NET"]
@@ -482,8 +512,8 @@ def _ring_latency(
     return total, [f"latency: {base:g} + {steps - far} x {within:g} + {far} x {across:g} = {total:.6g} us"]
 
 
-def _steps(collective: Collective, ranks: int) -> int:
-    """Steps of the ring: 2 (N - 1), N - 1, or N of a broadcast and a reduce."""
+def ring_steps(collective: Collective, ranks: int) -> int:
+    """Count the steps of the ring: 2 (N - 1), N - 1, or N of a broadcast and a reduce."""
     if collective is Collective.ALL_REDUCE:
         return 2 * (ranks - 1)
     return ranks - 1 if collective.sharded else ranks

@@ -288,11 +288,11 @@ def _mi250(rates: RateClass) -> GpuBox:
     )
 
 
-def _mi300x(rates: RateClass, *, nics: str = "link") -> GpuBox:
+def _xgmi_mesh(rates: RateClass, *, arch: str, nics: str = "link") -> GpuBox:
     pcie = min(pcie_gb_per_s("32 GT/s", 16, rates), _NIC_400G)
     return GpuBox(
         [Node(id=f"gpu{i}") for i in range(8)],
-        _linked(((pair, 1) for pair in itertools.combinations(range(8), 2)), xgmi_gb_per_s("gfx942", rates)),
+        _linked(((pair, 1) for pair in itertools.combinations(range(8), 2)), xgmi_gb_per_s(arch, rates)),
         rail_ports(8, nic=_NIC_400G, pcie=pcie, nics=nics),
     )
 
@@ -399,7 +399,17 @@ PRESETS = (
         source="MI300X data sheet: 7 xGMI links of 64 GB/s; 400 Gb/s per GPU",
         arch="gfx942",
         cpu="amd",
-        box=_mi300x,
+        box=partial(_xgmi_mesh, arch="gfx942"),
+        fabric=RailFabric(),
+        parameters=(nics_parameter("link"),),
+    ),
+    _amd(
+        name="mi355x",
+        description="8 MI355X, every two linked by xGMI of 76.8 GB/s; a 50 GB/s NIC and rail per GPU",
+        source="MI355X data sheet: 7 xGMI links of 76.8 GB/s; 400 Gb/s per GPU",
+        arch="gfx950",
+        cpu="amd",
+        box=partial(_xgmi_mesh, arch="gfx950"),
         fabric=RailFabric(),
         parameters=(nics_parameter("link"),),
     ),
