@@ -60,9 +60,8 @@ def rows() -> list[dict[str, Any]]:
                     "why": why[0].removeprefix("between boxes "),
                 }
                 if forest is not None:
-                    run = runs.of(pick)
-                    for key, body, simulator in (("", run.plan.body, run.model), ("forest_", forest, model)):
-                        timeline = fastest(body, size, model=simulator, keep_hops=False)
+                    ours = fastest(forest, size, model=model, keep_hops=False)
+                    for key, timeline in (("", runs.of(pick).timeline), ("forest_", ours)):
                         row[f"{key}time_us"] = timeline.time_us
                         row[f"{key}busy_us"] = float(timeline.link_busy_us[timeline.busiest_link])
                 found.append(row)

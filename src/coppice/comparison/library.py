@@ -15,7 +15,7 @@ from typing import Any
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.comparison.measurement import AlgorithmVariant, Bodies, doubled_parameter, fastest_value
+from coppice.comparison.measurement import AlgorithmVariant, Bodies, doubled_parameter, fastest_run
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import Value
 from coppice.planners.algorithms.catalogue import find
@@ -28,6 +28,7 @@ from coppice.selection.nccl.communicator import FoundCommunicator
 from coppice.selection.nccl.connect import Connections, TreeNode
 from coppice.simulation.models import Model
 from coppice.simulation.simulated import Simulated, simulate_sizes
+from coppice.simulation.timeline import Timeline
 from coppice.topology.generation import GENERATIONS
 
 
@@ -38,7 +39,12 @@ class LibraryRun:
     selection: Selection  # The pick
     plan: Plan  # Its schedule; not verified
     model: Model  # What simulates it: that of the simulation, in the pick's protocol and channels
-    time_us: float  # Simulated time
+    timeline: Timeline  # How it goes, without the links of single messages
+
+    @property
+    def time_us(self) -> float:
+        """Simulated time."""
+        return self.timeline.time_us
 
 
 class LibraryRuns:
@@ -77,8 +83,7 @@ class LibraryRuns:
             )
         bodies = self._made(selection.ours, self.parameters(selection))
         model = self._in_its_way(selection)
-        values, time_us = fastest_value(bodies, selection.size_bytes, model)
-        body = bodies.body(int(values[bodies.candidate.doubled] if bodies.candidate.doubled else 1))
+        body, values, timeline = fastest_run(bodies, selection.size_bytes, model)
         plan = Plan(
             problem=self.problem,
             inv_rate=body_loads(body, self.problem).inv_rate,
@@ -88,7 +93,7 @@ class LibraryRuns:
             planner=selection.ours,
             parameters={**values, "relay_gpus": bodies.candidate.relay_gpus},
         )
-        return LibraryRun(selection=selection, plan=plan, model=model, time_us=time_us)
+        return LibraryRun(selection=selection, plan=plan, model=model, timeline=timeline)
 
     def parameters(self, selection: Selection) -> dict[str, Value]:
         """Parameters of the catalogue's algorithm: the rings and trees of the library's search where it has one."""
@@ -148,6 +153,7 @@ def simulate_picks(
     *,
     model: Model,  # What simulates it
     settings: Mapping[str, str] | None = None,  # Inputs of the library's cost model
+    pieces: int | None = None,  # Pieces that every chunk is cut into; None takes the number that is fastest
     on_stage: Callable[[str], None] | None = None,  # Called with words before each size
     **options: Any,  # All other arguments of :func:`coppice.simulation.simulated.simulate_sizes`
 ) -> list[Simulated]:
@@ -164,7 +170,9 @@ def simulate_picks(
             library, problem.collective, size, topology=problem.topology, root=problem.root, settings=settings
         )
         run = runs.of(picked)
-        (row,) = simulate_sizes(run.plan, [size], model=run.model, **options)
+        (row,) = simulate_sizes(
+            run.plan, [size], model=run.model, pieces=pieces or run.timeline.pieces, **options
+        )
         rows.append(replace(row, picked=picked))
     return rows
 

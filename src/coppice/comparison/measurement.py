@@ -410,6 +410,14 @@ def fastest_value(
     return found.parameters, _time(found)
 
 
+def fastest_run(
+    bodies: Bodies, size_bytes: int, model: Model
+) -> tuple[Forest | Schedule, dict[str, Value], Timeline]:
+    """The schedule of a candidate that is the fastest at a size, its parameters, and how it goes."""
+    found = _best(bodies, size_bytes, model)
+    return found.body, found.parameters, found.timeline
+
+
 def _best(bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = inf) -> _Found:
     """The fastest of the values of the doubled parameter; the smaller one of equals."""
     best: _Found | None = None

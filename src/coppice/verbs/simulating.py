@@ -388,7 +388,7 @@ class SelectOptions(SelectedCall, frozen=True, kw_only=True):
 class SelectCall(SelectOptions, frozen=True):
     """A call of a library at sizes."""
 
-    library: Annotated[str, argument("One of open-mpi, mpich, mvapich2, nccl.")]
+    library: Annotated[str, argument("One of open-mpi, mpich, mvapich2, nccl, rccl.")]
     collective: Annotated[Collective | str, argument("What is performed, or its name.")]
     size_bytes: Annotated[
         AnySizes,
