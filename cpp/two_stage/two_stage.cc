@@ -18,7 +18,7 @@ TwoStage::TwoStage(BoxNetwork network, std::span<const Amount> demand, Amount sc
     : network_(std::move(network)),
       scale_(scale),
       ranks_(network_.ranks()),
-      ways_(network_.width + (network_.cross_start.empty() ? 0 : 1)),
+      ways_(network_.width + (network_.cross_start.empty() ? 1 : 2)),
       demand_(demand.begin(), demand.end()) {
   auto width = static_cast<std::size_t>(network_.width), boxes = static_cast<std::size_t>(network_.boxes);
   auto ranks = static_cast<std::size_t>(ranks_);
@@ -58,13 +58,22 @@ TwoStage::Hops TwoStage::hops(std::int32_t p, std::int32_t q, std::int32_t way) 
     auto x = (static_cast<std::size_t>(box) * width + a) * width + b;
     return {network_.near.data() + network_.near_start[x], network_.near.data() + network_.near_start[x + 1]};
   };
-  if (s == t) return way == i || way >= width ? Hops{{near(s, i, j), {}, {}}} : Hops{{near(s, i, way), near(s, way, j), {}}};
-  if (way >= width) {
-    auto x = static_cast<std::size_t>(p) * ranks_ + q;
-    return {{{network_.cross.data() + network_.cross_start[x], network_.cross.data() + network_.cross_start[x + 1]}, {}, {}}};
+  auto far = [&](std::int32_t from, std::int32_t to, std::int32_t rail) -> std::span<const Arc> {
+    auto x = (static_cast<std::size_t>(from) * network_.boxes + to) * width + rail;
+    return {network_.far.data() + network_.far_start[x], network_.far.data() + network_.far_start[x + 1]};
+  };
+  auto cross = [&](std::int32_t from, std::int32_t to) -> std::span<const Arc> {
+    auto x = static_cast<std::size_t>(from) * ranks_ + to;
+    return {network_.cross.data() + network_.cross_start[x], network_.cross.data() + network_.cross_start[x + 1]};
+  };
+  if (s == t) {
+    std::int32_t other = (s + 1) % network_.boxes;
+    if (way == width) return {{far(s, other, i), near(other, i, j), far(other, s, j)}};
+    if (way > width) return {{far(s, other, i), cross(other * width + i, q), {}}};
+    return way == i ? Hops{{near(s, i, j), {}, {}}} : Hops{{near(s, i, way), near(s, way, j), {}}};
   }
-  auto x = (static_cast<std::size_t>(s) * network_.boxes + t) * width + way;
-  return {{near(s, i, way), {network_.far.data() + network_.far_start[x], network_.far.data() + network_.far_start[x + 1]}, near(t, way, j)}};
+  if (way >= width) return {{cross(p, q), {}, {}}};
+  return {{near(s, i, way), far(s, t, way), near(t, way, j)}};
 }
 
 void TwoStage::add(std::int32_t p, std::int32_t q, std::int32_t way, Amount amount) {
@@ -119,7 +128,7 @@ void TwoStage::deal_tile(std::int32_t s, std::int32_t t, Deal deal, std::vector<
     case Deal::kDirect:
     case Deal::kTarget:
       each([&](std::int32_t i, std::int32_t j, Amount all) {
-        add(s * width + i, t * width + j, deal == Deal::kDirect && ways_ > width ? width : j, all);
+        add(s * width + i, t * width + j, deal == Deal::kDirect && !network_.cross_start.empty() ? width : j, all);
       });
       return;
     case Deal::kEven:
@@ -207,7 +216,9 @@ void TwoStage::sweep(double steepness, const StopFlag& stop) {
     double scale = top_ > 0 ? steepness / top_ : 0;
     for (std::int32_t q = 0; q < ranks_; ++q) {
       if (!demand_[static_cast<std::size_t>(p) * ranks_ + q]) continue;
-      std::int32_t ways = p / width == q / width ? width : ways_;
+      bool inside = p / width == q / width;
+      bool joined = !network_.cross_start.empty();  // rails are
+      std::int32_t ways = inside ? width + (network_.boxes > 1 ? 1 + joined : 0) : width + joined;
       std::int32_t best = 0;
       for (std::int32_t k = 0; k < ways; ++k) {
         found[k] = length_of(hops(p, q, k));

@@ -3,7 +3,9 @@
 //
 // A block from member i of box s to member j of box t goes by a *way*: rail k, which is a hop from i to k inside s, one
 // from k to k between the boxes, and one from k to j inside t; hops from a member to itself are none. Where the network
-// joins rails, the direct route is a way, too. Inside a box, way k leads over member k, and way j is the hop itself.
+// joins rails, the direct route is a way, too. Inside a box, way k leads over member k, and way j is the hop itself; one
+// way more leads out by rail i, through the next box and back by rail j, since NICs may be idle where a block is large; and
+// one comes back by a direct route.
 //
 // *Fill.* What box s has for box t is a tile. Its share of a rail is in proportion to the rail's slowest link, so every
 // NIC of a box sends and receives the same: no exchange can be faster than a box's demand over all its NICs. Within a tile
@@ -53,7 +55,8 @@ enum class Deal : std::int32_t {
 
 /// Blocks by source, target and way.
 struct Parts {
-  std::vector<std::int32_t> source, target, way;  // positions; way: a member, or `width` for the direct route
+  // Positions; a way is a member, or `width` for the direct route, inside a box `width` and `width` + 1 through the next one.
+  std::vector<std::int32_t> source, target, way;
   std::vector<Amount> amount;                     // in 1 / scale of a unit of demand
 };
 

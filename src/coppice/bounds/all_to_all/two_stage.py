@@ -293,10 +293,14 @@ def two_stages(
         proved, length = max((proved, length), (length_bound(topology, demand, integers), integers))
     load, (source, target, way, amount) = kept.load, kept.parts
     crossing = source // boxes.width != target // boxes.width
-    via = np.minimum(way, boxes.width - 1)
-    direct = way == boxes.width
-    out = np.where(direct, source, source // boxes.width * boxes.width + via)
-    into = np.where(direct, target, np.where(crossing, target // boxes.width * boxes.width + via, out))
+    direct, first = way >= boxes.width, source // boxes.width * boxes.width
+    member = np.minimum(way, boxes.width - 1)
+    out = np.where(direct, source, first + member)
+    into = np.where(direct, target, np.where(crossing, target // boxes.width * boxes.width + member, out))
+    # Inside a box, out and back again: through the same members of the next box, or back from the first of them.
+    around, away = direct & ~crossing, (first + boxes.width) % len(boxes.order) - first
+    out = np.where(around, source + away, out)
+    into = np.where(around, np.where(way > boxes.width, source, target) + away, into)
     rank = boxes.order.astype(np.int32)
     worst = max(
         (
