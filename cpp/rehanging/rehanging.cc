@@ -268,12 +268,16 @@ bool Rehanging::rehang_broken(const Rows& rows, const StopFlag& stop) {
     pending.pop_back();
     auto& [tree, children] = now;
     std::size_t tries = children.size();
+    bool crowding = false;
     while (!children.empty() && tries) {
       const Vertex child = children.front();
       children.pop_front();
-      if (!search(*tree, child, -1, false, found) && !search(*tree, child, -1, true, found)) {
+      if (!search(*tree, child, -1, crowding, found)) {
         children.push_back(child);
-        --tries;
+        if (--tries == 0 && !crowding) {  // below those that hang by now there is no room either
+          tries = children.size();
+          crowding = true;
+        }
         continue;
       }
       const Amount units = std::min(tree->weight, found.units);
@@ -285,14 +289,20 @@ bool Rehanging::rehang_broken(const Rows& rows, const StopFlag& stop) {
       }
       hang(*tree, child, found, units);
       tries = children.size();
+      crowding = false;
     }
     if (!children.empty() && !regrow(*tree)) return false;
   }
   return pending.empty();
 }
 
-/// Grows a tree anew from its root, rank by rank; whether it reaches all.
+/// Grows a tree anew from its root, rank by rank, low where that is possible; whether it reaches all.
 bool Rehanging::regrow(Tree& tree) {
+  return (limits_.tallest >= 0 && grown(tree, limits_.tallest)) || grown(tree, damage_.network.num_nodes);
+}
+
+/// Grows a tree of a number of hops at most; ranks that it does not reach are detached.
+bool Rehanging::grown(Tree& tree, std::int32_t tallest) {
   for (Vertex child : tree.children)
     if (!tree.detached[child]) use_path(tree.path[child], -tree.weight);
   std::ranges::fill(tree.detached, 0);
@@ -302,6 +312,8 @@ bool Rehanging::regrow(Tree& tree) {
   std::size_t missing = tree.children.size();
   std::vector<double> paid(rank.size(), kInfinite);
   std::vector<Vertex> from(rank.size(), -1);
+  std::vector<std::int32_t> hops(rank.size(), -1);
+  hops[tree.root] = 0;
   Heap<std::pair<double, Vertex>> heap;
   paid[tree.root] = 0.0;
   heap.emplace(0.0, tree.root);
@@ -315,11 +327,13 @@ bool Rehanging::regrow(Tree& tree) {
       std::vector<Vertex> nodes{node};
       while (rank[nodes.back()] < 0 || nodes.size() == 1) nodes.push_back(from[nodes.back()]);
       tree.parent[node] = nodes.back();
+      hops[node] = hops[nodes.back()] + 1;
       if (!tree.reduces) std::ranges::reverse(nodes);
       tree.path[node] = add_path(std::move(nodes));
       use_path(tree.path[node], tree.weight);
       paid[node] = at = 0.0;
     }
+    if (hops[node] == tallest) continue;
     for (Arc e : around(node, tree.reduces)) {
       const Vertex other = tree.reduces ? damage_.graph.tail(e) : damage_.graph.head(e);
       const double there = at + price(e);
@@ -330,6 +344,7 @@ bool Rehanging::regrow(Tree& tree) {
       }
     }
   }
+  for (Vertex child : tree.children) tree.detached[child] = wanted[child];
   return !missing;
 }
 

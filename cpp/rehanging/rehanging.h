@@ -72,6 +72,7 @@ class Rehanging {
   bool rehang_broken(const Rows& rows, const StopFlag& stop);
   bool rehang_crowded(const Rows& rows, Arc link, const StopFlag& stop);
   bool regrow(Tree& tree);
+  bool grown(Tree& tree, std::int32_t tallest);
   bool search(const Tree& tree, Vertex child, Arc banned, bool crowding, Hanging& found);
   void measure(const Tree& tree, Vertex child, Vertex parent, Hanging& found) const;
   bool turned(const Tree& tree, Vertex kid, double& cost) const;

@@ -23,7 +23,13 @@ from coppice.display import Brief, Shown
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.choice import PlannerOptions, make_body
 from coppice.planners.forest.after_fault import forest_from
-from coppice.planners.forest.repairing import TALLER, fault_of, repaired_plan
+from coppice.planners.forest.repairing import (
+    TALLER,
+    fault_of,
+    repaired_at_rates,
+    repaired_plan,
+    unmoved_inv_rate,
+)
 from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.loads import body_loads
@@ -178,9 +184,16 @@ def replan_after_faults(plan: Any, topology: Any) -> Replanned:
         and not forest.branches_at_switches
         and bool((where[forest.tree_root] < now.num_nodes).any())
     ):
-        moved, figures = repaired_plan(given, now, best=best)
-        unmoved = figures["unmoved"]
-        keep(replace(moved, bound=bound), REPAIRED)
+        combined = bound.combined
+        if combined is not None and combined.rate == 1 / best:
+            at_rates = repaired_at_rates(given, now, best=best, root_rates=combined.root_rates)
+            if at_rates is not None:
+                unmoved = unmoved_inv_rate(given, now)
+                keep(replace(at_rates, bound=bound), REWEIGHTED)
+        if not enough():
+            moved, figures = repaired_plan(given, now, best=best)
+            unmoved = figures["unmoved"]
+            keep(replace(moved, bound=bound), REPAIRED)
         for tallest in (TALLER * int(tree_heights(forest).max()), None):
             if not enough() and (fitted := _reweighted(forest, problem, best, tallest)) is not None:
                 keep(_plan(given, problem, bound, fitted), REWEIGHTED)

@@ -340,15 +340,15 @@ class Rehanging:
         pending = list(by_tree.values())
         while pending and len(self.split) <= MOST_SPLITS:
             tree, children = pending.pop()
-            tries = len(children)
+            tries, crowding = len(children), False
             while children and tries:
                 child = children.pop(0)
-                found = self.search(tree, child, banned=-1) or self.search(
-                    tree, child, banned=-1, crowding=True
-                )
+                found = self.search(tree, child, banned=-1, crowding=crowding)
                 if found is None:
                     children.append(child)
                     tries -= 1
+                    if not tries and not crowding:  # below those that hang by now there is no room either
+                        tries, crowding = len(children), True
                     continue
                 units = min(tree.weight, found.units)
                 if units < tree.weight:
@@ -356,23 +356,29 @@ class Rehanging:
                     # What hangs already is used by both parts alike; of the detached parts nothing is used.
                     pending.append((rest, [child, *children]))
                 self.hang(tree, child, found, units)
-                tries = len(children)
-            if children and not self._regrow(tree):
+                tries, crowding = len(children), False
+            if children and not self.regrow(tree):
                 return False
         return not pending
 
-    def _regrow(self, tree: MovedTree) -> bool:
-        """Grow a tree anew from its root, rank by rank; whether it reaches all.
+    def regrow(self, tree: MovedTree) -> bool:
+        """Grow a tree anew from its root, rank by rank, low where that is possible; whether it reaches all.
 
         What is left of a tree may be entered only where its edges cannot be turned round.
         """
+        return (self.tallest is not None and self._grown(tree, self.tallest)) or self._grown(
+            tree, self.topology.num_nodes
+        )
+
+    def _grown(self, tree: MovedTree, tallest: int) -> bool:
+        """Grow a tree of a number of hops at most; ranks that it does not reach are detached."""
         for child in tree.children.tolist():
             if child not in tree.detached:
                 self.use(self.links_of(int(tree.path[child])), -tree.weight)
         tree.detached.clear()
         onwards = self.entering if tree.reduces else self.leaving
         wanted = set(tree.children.tolist())
-        price, origin = {tree.root: 0.0}, {tree.root: -1}
+        price, origin, hops = {tree.root: 0.0}, {tree.root: -1}, {tree.root: 0}
         heap = [(0.0, tree.root)]
         while heap and wanted:
             at, node = heapq.heappop(heap)
@@ -384,16 +390,20 @@ class Rehanging:
                 while self.rank[path[-1]] < 0 or len(path) == 1:
                     path.append(origin[path[-1]])
                 tree.parent[node] = path[-1]
+                hops[node] = hops[path[-1]] + 1
                 if not tree.reduces:
                     path.reverse()
                 self.use(self._links(path), tree.weight)
                 tree.path[node] = self.add_path(path)
                 price[node] = at = 0.0
+            if hops.get(node) == tallest:
+                continue
             for other, link in onwards[node]:
                 there = at + self.price(link)
                 if there < price.get(other, float("inf")) and (self.rank[other] < 0 or other in wanted):
                     price[other], origin[other] = there, node
                     heapq.heappush(heap, (there, other))
+        tree.detached.update(wanted)
         return not wanted
 
     def price(self, link: int) -> float:

@@ -12,7 +12,7 @@ import time
 from collections.abc import Iterable
 from dataclasses import dataclass, replace
 from fractions import Fraction
-from math import lcm
+from math import gcd, lcm
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from coppice.display import Shown
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest.damage import placed, without_unused_paths
 from coppice.planners.forest.moving import MovableForest, MovedForest
+from coppice.planners.forest.reweighting import without_idle
 from coppice.schedule.columns import require_well_formed
 from coppice.schedule.files.plan_file import plan_of
 from coppice.schedule.forest import Forest, expanded
@@ -54,6 +55,9 @@ HALVINGS = 4
 
 CLOSE = Fraction(1, 200)
 """Between times that are nearer than this share of the least none is tried."""
+
+_LARGEST = 2**56
+"""Weight of all trees times nodes up to which weights leave room for splitting trees."""
 
 OPTIMUM_RANKS = 256
 """Up to this many ranks the optimum is computed by default."""
@@ -228,6 +232,79 @@ def repaired_plan(given: Plan, now: Topology, *, best: Fraction | None = None) -
         "dropped": dropped,
     }
     return result, figures
+
+
+def repaired_at_rates(
+    given: Plan, now: Topology, *, best: Fraction, root_rates: dict[int, Fraction]
+) -> Plan | None:
+    """The trees at other weights of their roots, moved so that they take ``best``; None where that is not found.
+
+    The optimum of an all-reduce after a fault often has other shares of the data at the roots than the one before.
+    Trees of one root keep their shares of it.
+
+    Args:
+        given: A plan of trees of both phases.
+        best: Time per shard to reach.
+        root_rates: Relative share of the data that is reduced at each rank of the network as it is now; 0 if left out.
+    """
+    where, problem = fault_of(given, now)
+    if given.forest is None:
+        return None
+    left, _ = placed(expanded(given.forest), now, where)
+    weight = weights_at_rates(left, {int(now.rank_nodes[rank]): rate for rank, rate in root_rates.items()})
+    if weight is None:
+        return None
+    left = without_idle(replace(left, tree_weight=np.array(weight, dtype=np.int64)), weight)
+    shard = Fraction(left.total_weight, problem.collective.shards(now.num_ranks, None))
+    tallest = TALLER * int(tree_heights(given.forest).max(initial=1))
+    found = _attempt(MovableForest(left), shard, best, best, tallest)
+    if found is None:
+        return None
+    return Plan(
+        problem=problem,
+        inv_rate=_reached(found, shard),
+        forest=found.forest,
+        planner="forest",
+        parameters={**given.parameters, "repaired": True},
+    )
+
+
+def unmoved_inv_rate(given: Plan, now: Topology) -> Fraction | None:
+    """Time per shard with all trees as they were; None where a lost link or GPU breaks some."""
+    if given.forest is None:
+        return None
+    where, problem = fault_of(given, now)
+    left, _ = placed(expanded(given.forest), now, where)
+    damaged = MovableForest(left)
+    shard = Fraction(left.total_weight, problem.collective.shards(now.num_ranks, problem.weights))
+    loads = LinkLoads(topology=now, load=tuple(damaged.load), shard=shard)
+    return None if len(damaged.broken) else loads.inv_rate
+
+
+def weights_at_rates(forest: Forest, rates: dict[int, Fraction]) -> list[int] | None:
+    """Whole weights at which the trees of each root have its rate; None where one has none, or weights are too large.
+
+    Examples:
+        >>> from coppice.planners.planning import plan
+        >>> pair = plan("ring", "all_reduce", ring=False).plan.forest
+        >>> sorted(set(weights_at_rates(expanded(pair), {int(v): Fraction(1) for v in pair.topology.rank_nodes})))
+        [1]
+    """
+    total: dict[tuple[int, int], int] = {}
+    rows = list(
+        zip(forest.tree_phase.tolist(), forest.tree_root.tolist(), forest.tree_weight.tolist(), strict=True)
+    )
+    for phase, root, weight in rows:
+        total[phase, root] = total.get((phase, root), 0) + weight
+    phases = {phase for phase, _ in total}
+    if any((phase, root) not in total for root, rate in rates.items() if rate for phase in phases):
+        return None
+    shares = [rates.get(root, Fraction(0)) * weight / total[phase, root] for phase, root, weight in rows]
+    unit = lcm(*{share.denominator for share in shares})
+    found = [int(share * unit) for share in shares]
+    common = gcd(*found) or 1
+    found = [weight // common for weight in found]
+    return found if sum(found) * forest.topology.num_nodes < _LARGEST else None
 
 
 def fault_of(given: Plan, now: Topology) -> tuple[NDArray[np.int32], Problem]:

@@ -30,11 +30,17 @@ from coppice.planners.forest.rehanging import MovedTree, Rehanging
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase
 
-MOST_ROUNDS = 12
+MOST_ROUNDS = 60
 """Linear programs after which no weights are looked for any more."""
+
+FEW_ROUNDS = 12
+"""The same for large forests, where every program takes long."""
 
 LARGE = 2_000_000
 """Links of all trees from which on trees are added only where little is overloaded, less by half every time."""
+
+SMALL = 200_000
+"""Links of all trees up to which weights are looked for with patience."""
 
 LITTLE = 1e-5
 """Share of all loads that is little."""
@@ -117,7 +123,8 @@ class Reweighting:
     def run(self) -> Forest | None:
         """The forest at weights that fit, None where none were found."""
         most = float("inf")
-        for number in range(MOST_ROUNDS):
+        large = len(self.loads.tree) > SMALL
+        for number in range(FEW_ROUNDS if large else MOST_ROUNDS):
             found = self._weights()
             if found is None:
                 return None
@@ -248,6 +255,8 @@ class Reweighting:
             links = self._cheaper(tree, float(weight[tree]))
             if links is not None:
                 more.append(links)
+        if not more and len(loads.tree) <= SMALL:
+            more = [links for tree in carried[first].tolist() if (links := self._anew(tree)) is not None]
         numbers = np.repeat(
             np.arange(len(self.root) - len(more), len(self.root)), [len(each) for each in more]
         )
@@ -283,10 +292,32 @@ class Reweighting:
                         cost[link] *= 1 + _SPREAD * units / self.capacity[link]
         if not moved:
             return None
+        return self._added(new)
+
+    def _anew(self, tree: int) -> NDArray[np.int32] | None:
+        """Add a tree of the root of another one that is grown from nothing, where that is cheaper and low enough."""
+        rehanging, given = self.rehanging, self.damaged.forest.num_trees
+        old = rehanging.tree(tree) if tree < given else self.grown[tree - given]
+        new = replace(old, weight=1, parent=old.parent.copy(), path=old.path.copy(), detached=set())
+        if not rehanging.regrow(new):
+            return None
+        children = new.children.tolist()
+        if rehanging.tallest is not None and max(new.depth(v) for v in children) > rehanging.tallest:
+            return None
+        before, now = (
+            sum(rehanging.cost[link] for v in children for link in rehanging.links_of(int(each.path[v])))
+            for each in (old, new)
+        )
+        if now >= before * (1 - _SPARE):
+            return None
+        return self._added(new)
+
+    def _added(self, new: MovedTree) -> NDArray[np.int32]:
+        """Keep a new tree; the links of all its edges."""
         self.grown.append(new)
         self.root.append(new.root)
         self.phase.append(int(Phase.REDUCE if new.reduces else Phase.BROADCAST))
-        paths = (rehanging.links_of(int(new.path[v])) for v in new.children.tolist())
+        paths = (self.rehanging.links_of(int(new.path[v])) for v in new.children.tolist())
         return np.array([link for path in paths for link in path], dtype=np.int32)
 
     def _forest(self, weight: Sequence[Fraction]) -> Forest | None:
