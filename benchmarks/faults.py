@@ -185,7 +185,7 @@ def main() -> None:
                 tally.add(plan, now, 1)
             two.rows.append(tally.row(name, collective))
     for table in (one, two):
-        table.show(Console())
+        table.show(Console(width=240))
     if asked.write and asked.only == "*" and not asked.collective:
         replace_generated(HERE / "faults.md", "faults.py", one.markdown() + "\n" + two.markdown())
 

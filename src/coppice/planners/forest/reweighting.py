@@ -33,6 +33,9 @@ from coppice.schedule.forest import Forest, Phase
 MOST_ROUNDS = 60
 """Linear programs after which no weights are looked for any more."""
 
+PATIENCE = 8
+"""Rounds in which the overload has to fall."""
+
 FEW_ROUNDS = 12
 """The same for large forests, where every program takes long."""
 
@@ -123,6 +126,7 @@ class Reweighting:
     def run(self) -> Forest | None:
         """The forest at weights that fit, None where none were found."""
         most = float("inf")
+        reached: list[float] = []
         large = len(self.loads.tree) > SMALL
         for number in range(FEW_ROUNDS if large else MOST_ROUNDS):
             found = self._weights()
@@ -137,6 +141,9 @@ class Reweighting:
             if len(self.loads.tree) > LARGE and over.sum() > min(little, most / 2):
                 return None
             most = float(over.sum())
+            reached.append(most)
+            if len(reached) > PATIENCE and most > (1 - LITTLE) * reached[-1 - PATIENCE]:
+                return None
             if not self._grow(np.array([float(w) for w in weight]), over, price):
                 return None
         return None
