@@ -1,6 +1,6 @@
 """A mixture of experts trained under skewed routing on four ranks in the lab: backend "coppice" against gloo.
 
-    python benchmarks/skewed_training.py --write       # the table of benchmarks/skewed_training.md (Linux, root; minutes)
+    python benchmarks/skewed_training.py --write       # the table of benchmarks/skewed_training.md (Linux, root)
 
 Two boxes of two ranks with slow links between them. Each layer is the `MixtureOfExperts` of docs/overlap.md with two
 experts a rank; its gate prefers a few experts, others in every step, so that counts are new in each exchange. Both
@@ -129,11 +129,12 @@ def trained(lab: Any, backend: str, steps: int) -> dict[str, Any]:
 PAGE = """# A mixture of experts under skewed routing
 
 Four ranks in the lab, two boxes of two: 1,000 Mbit/s inside a box, 100 Mbit/s from each rank to the other box.
-{layers} layers of `MixtureOfExperts`, {experts} experts each, {tokens} tokens of {width} floats a rank; in every step {first:.0%} of the
-tokens go to one expert and {second:.0%} to another, drawn anew for each layer and step. Regenerate with
+{layers} layers of `MixtureOfExperts`, {experts} experts each, {tokens} tokens of {width} floats a rank; in every step
+{first:.0%} of the tokens go to one expert and {second:.0%} to another, drawn anew for each layer and step. Regenerate with
 `python benchmarks/skewed_training.py --rounds {rounds} --steps {steps} --write` (Linux, root). {machine}
 
-Times of a step are medians over {rounds} rounds of {steps} steps of the slowest rank, both backends in turn in each round.
+Times of a step are medians over {rounds} rounds of {steps} steps of the slowest rank, both backends in turn in each
+round.
 
 | backend | ms of a step | shorter by | largest difference in losses to gloo |
 |---|---|---|---|
