@@ -11,7 +11,7 @@
 namespace coppice {
 
 static constexpr Amount kLargest = Amount{1} << 60;
-static constexpr std::int32_t kMostPieces = 16;
+static constexpr std::int32_t kMostPieces = 32;
 static constexpr Amount kShorter = 4;  // pieces of short parts may be so much shorter
 static constexpr Amount kCloseEnough = 1024;  // parts of the range in which a limit is searched
 static constexpr std::int8_t kSend = 0, kReceive = 1, kCopy = 3;    // RowKind
@@ -425,7 +425,7 @@ RankColumns AllToAllV::program(std::int32_t rank, Amount piece) const {
   if (piece < 1) throw std::invalid_argument("pieces have 1 element or more");
   std::vector<BlockPart> own = parts(rank);
   RankColumns result;
-  result.pieces = relays_ ? static_cast<std::int32_t>(std::clamp<Amount>(longest_ / piece, 1, kMostPieces)) : 1;
+  result.pieces = network_.boxes > 1 ? static_cast<std::int32_t>(std::clamp<Amount>(longest_ / piece, 1, kMostPieces)) : 1;
   std::vector<Amount> sent_at(ranks_ + 1, 0), got_at(ranks_ + 1, 0);
   for (std::int32_t r = 0; r < ranks_; ++r) {
     sent_at[r + 1] = sent_at[r] + counts_[static_cast<std::size_t>(rank) * ranks_ + r];

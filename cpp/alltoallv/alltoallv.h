@@ -18,7 +18,8 @@
 //
 // Every part of a block is cut into as many pieces, or fewer where it is short; piece j passes between boxes at step j + 1,
 // and inside them one step before and after. So each step is the whole exchange in small, all NICs are busy alike in it,
-// and a rank passes on what it has while more arrives.
+// and a rank passes on what it has while more arrives. Blocks that go directly are cut as well: of several that are under
+// way at once, none is then left to end alone.
 //
 // Cost: O(R^2) to add up counts and O(R W) cuts for a rank, with R ranks and W members of a box. Memory: R^2 / W + O(R W).
 // Overflow: refused where the sum of counts reaches 2^60; products are taken in 128 bits.
@@ -80,7 +81,7 @@ class AllToAllV {
   std::vector<BlockPart> parts(std::int32_t rank) const;
 
   /// Args:
-  ///   piece: The longest block is cut into pieces of so many elements, up to 16.
+  ///   piece: The longest block is cut into pieces of so many elements, up to 32; in one box blocks stay whole.
   RankColumns program(std::int32_t rank, Amount piece) const;
 
  private:

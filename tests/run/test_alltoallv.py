@@ -170,7 +170,7 @@ def test_programs_do_not_depend_on_chance(seed: int) -> None:
     counts, rates = call.counts(), call.rates()
     exchange = BlockExchange(numpy_engines(ranks)[0], rates)
     planned = exchange._planned(counts, 1)
-    programs = [program_of(planned, rank, counts, 1) for rank in range(ranks)]
+    programs = [program_of(planned, rank, counts, 1 + seed % 50) for rank in range(ranks)]
     given = [np.arange(int(row.sum())) % 251 + rank for rank, row in enumerate(counts)]
     wanted = [np.full(int(column.sum()), -1) for column in counts.T]
     interpret(programs, given, wanted, dtype=DataType.INT64, seed=seed)

@@ -25,8 +25,8 @@ from coppice.run.errors import Mismatch
 
 RELAY_COST_US = 100
 """What blocks that pass other ranks must save: their hops start messages and wait for each other."""
-PIECE_BYTES = 64 << 10
-"""Parts of blocks are cut no shorter."""
+PIECE_US, PIECE_BYTES = 200, 16 << 10
+"""The longest block is cut into pieces that take the fastest NIC so long, and have so many bytes at least."""
 _KEPT = 32
 
 
@@ -157,11 +157,10 @@ class BlockExchange:
         found = self._programs.get(key)
         if found is None:
             planned = self._planned(counts, dtype.itemsize)
-            found = program_of(planned, self.engine.rank, counts, dtype.itemsize)
+            piece = max(PIECE_BYTES // dtype.itemsize, self.rates.elements_in(PIECE_US, dtype.itemsize))
+            found = program_of(planned, self.engine.rank, counts, piece)
             if isinstance(self.engine, ExchangingEngine):
-                others = (
-                    program_of(planned, rank, counts, dtype.itemsize) for rank in range(self.engine.ranks)
-                )
+                others = (program_of(planned, rank, counts, piece) for rank in range(self.engine.ranks))
                 self.engine.learn_exchange(found, list(others))
             self._programs[key] = found
             while len(self._programs) > _KEPT:
