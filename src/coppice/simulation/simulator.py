@@ -214,7 +214,7 @@ _FEW_PIECES = 16
 are no more than ``_MOST_MESSAGES``."""
 
 
-_FEW_ROWS, _MANY_ROWS = 2**18, 2**22
+_FEW_ROWS, _MANY_ROWS = 2**11, 2**22
 """Where steps do not bind, every row travels on its own up to the first number of them. Above, those of one step that
 go the same way may as well be one message, if that is faster, and above the second number they are."""
 
