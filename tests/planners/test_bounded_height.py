@@ -10,6 +10,7 @@ import pytest
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.planners.forest.bounded_height import bounded_trees, least_height
+from coppice.planners.forest.weighted_height import rehung, weighted_trees
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.shape import shape
 from coppice.schedule.verification.forest import verify_forest
@@ -55,6 +56,67 @@ def test_trees_are_low_and_loaded_as_they_say(
         assert found.inv_rate == pytest.approx(float(loads.inv_rate), rel=1e-9) or phases == 2
         assert float(loads.inv_rate) <= found.inv_rate * (1 + 1e-9)
         assert loads.inv_rate >= plain.inv_rate
+
+
+@pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.parametrize(("name", "more"), [each[:2] for each in CASES], ids=[name for name, _, _ in CASES])
+def test_weighted_trees_are_low_and_loaded_as_they_say(
+    name: str, more: dict[str, object], collective: str
+) -> None:
+    problem = Problem(
+        preset(name, **more), collective, root=0 if collective in ("broadcast", "reduce") else None
+    )
+    plain = bound_of(problem)
+    phases = 2 if collective == "all_reduce" else 1
+    rate = plain.inv_rate / phases
+    low = least_height(problem)
+    assert low is not None
+    assert weighted_trees(problem, height=low - 1, inv_rate=rate, most_grown=9, most_edges=10**6) is None
+    assert weighted_trees(problem, height=low, inv_rate=rate, most_grown=9, most_edges=1) is None
+    for height in (low, low + 1):
+        found = weighted_trees(problem, height=height, inv_rate=rate, most_grown=300, most_edges=10**6)
+        assert found is not None
+        forest = found.forest()
+        assert verify_forest(forest, root=problem.root).ok
+        highest = shape(forest).max_height
+        assert highest is not None
+        assert highest <= height * phases
+        loads = forest_loads(forest)
+        assert found.inv_rate == pytest.approx(float(loads.inv_rate), rel=1e-9) or phases == 2
+        assert float(loads.inv_rate) <= found.inv_rate * (1 + 1e-9)
+        assert loads.inv_rate >= plain.inv_rate
+
+
+def test_weights_of_a_linear_program_load_links_less() -> None:
+    problem = Problem(preset("mi250", boxes=2), "all_gather")
+    rate = bound_of(problem).inv_rate
+    weighted = weighted_trees(problem, height=4, inv_rate=rate, most_grown=1024, most_edges=2**15)
+    equal = bounded_trees(problem, height=4, trees=8, inv_rate=rate)
+    assert weighted is not None
+    assert equal is not None
+    assert weighted.inv_rate < 0.75 * equal.inv_rate
+    assert weighted.inv_rate < 1.3 * float(rate)
+
+
+def test_ranks_are_hung_below_others_within_the_height() -> None:
+    draw = np.random.default_rng(1)
+    for _ in range(50):
+        ranks = int(draw.integers(3, 9))
+        cost = draw.random((ranks, ranks)) + np.diag(np.full(ranks, np.inf))
+        arcs = np.arange(ranks * ranks).reshape(ranks, ranks)
+        star = [(0, rank, int(arcs[0, rank])) for rank in range(1, ranks)]
+        before = cost[0, 1:].sum()
+        for height in (1, 2, 3, ranks):
+            found = rehung(star, (cost, arcs), 0, height)
+            depth = {0: 0}
+            for sender, receiver, arc in found:  # senders come after what they receive
+                depth[receiver] = depth[sender] + 1
+                assert arc == arcs[sender, receiver]
+            assert sorted(depth) == list(range(ranks))
+            assert max(depth.values()) <= height
+            after = sum(cost[sender, receiver] for sender, receiver, _ in found)
+            assert after <= before + 1e-12
+            assert height > 1 or after == pytest.approx(before)
 
 
 def test_more_hops_and_trees_are_nearer_to_the_best_rate() -> None:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from fractions import Fraction
 from functools import cached_property
 from math import inf
 
@@ -19,6 +20,7 @@ from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.forest.bounded_height import bounded_trees, least_height
+from coppice.planners.forest.weighted_height import weighted_trees
 from coppice.planners.ordering import turned_round
 from coppice.planners.over_boxes import exchanged_over_rails, shapes, spread_over_boxes
 from coppice.schedule.forest import Forest
@@ -56,10 +58,12 @@ _MOST_ORDERED = 5
 _WORTH = 0.98
 """Trees of more hops, or more trees, are looked at where their busiest link carries less than this share."""
 _MOST_RANKS, _MOST_ROWS, _MOST_TREES = 128, 2**14, 32
+_MOST_EDGES, _GROWN = 2**15, 2**10
+"""Edges of a forest of weighted trees, and what effort is multiplied by for the trees that are grown for it."""
 _MOST_SPREAD = 2**15
 """Transfers of a broadcast over boxes that is looked at."""
-_MORE_HOPS = 3
-"""Trees are grown with up to so many hops more than the fewest."""
+_MORE_HOPS, _MORE_HOPS_WEIGHTED = 3, 7
+"""Trees of one weight, and those of several, are grown with up to so many hops more than the fewest."""
 
 
 @dataclass(frozen=True)
@@ -209,7 +213,7 @@ class SizeSearch:
 
     @cached_property
     def _low(self) -> list[Alternative]:
-        """Forests of few hops in several numbers of trees."""
+        """Forests of few hops in several numbers of trees, and in weights."""
         problem = self.problem
         ranks, rooted = problem.topology.num_ranks, problem.root is not None
         if problem.weights is not None or not problem.collective.made_of_trees or ranks < 3:
@@ -222,26 +226,45 @@ class SizeSearch:
         if fewest is None:
             return []
         phases = 2 if problem.collective.reduces and not rooted and len(problem.phases) > 1 else 1
+        inv_rate = self.plain.inv_rate / phases
         found: list[tuple[int, float, Alternative]] = []
         for height in range(fewest, fewest + _MORE_HOPS + 1):
+            name = f"trees of {plural(height, 'hop')}"
             for trees in self._numbers:
                 rows = trees * ranks * (1 if rooted else ranks)
                 if trees * ranks * orbits > self.effort.growing or rows > _MOST_ROWS:
                     continue
-                grown = bounded_trees(
-                    problem, height=height, trees=trees, inv_rate=self.plain.inv_rate / phases
-                )
+                grown = bounded_trees(problem, height=height, trees=trees, inv_rate=inv_rate)
                 if grown is None:
                     continue
                 busy = grown.inv_rate
                 if any(fewer <= trees and busy > _WORTH * other for fewer, other, _ in found):
                     continue  # more hops or more trees for nothing
-                forest = grown.forest()
                 parameters: dict[str, Parameter] = {"height": height, "grown_trees": trees}
-                made = PlannerOutput(body=forest, parameters=parameters)
-                name = f"trees of {plural(height, 'hop')}"
+                made = PlannerOutput(body=grown.forest(), parameters=parameters)
                 found.append((trees, busy, Alternative(name=name, made=made)))
-        return [one for _, _, one in found]
+        return [one for _, _, one in found] + self._weighted(fewest, inv_rate)
+
+    def _weighted(self, fewest: int, inv_rate: Fraction) -> list[Alternative]:
+        """Forests of few hops in weights, with ever more hops until links carry next to what they can."""
+        found: list[tuple[float, Alternative]] = []
+        for height in range(fewest, fewest + _MORE_HOPS_WEIGHTED + 1):
+            packed = weighted_trees(
+                self.problem,
+                height=height,
+                inv_rate=inv_rate,
+                most_grown=_GROWN * self.effort.growing // self.problem.topology.num_ranks**2,
+                most_edges=_MOST_EDGES,
+            )
+            if packed is None:
+                continue
+            if not found or packed.inv_rate <= _WORTH * found[-1][0]:
+                made = PlannerOutput(body=packed.forest(), parameters={"height": height, "weighted": True})
+                name = f"weighted trees of {plural(height, 'hop')}"
+                found.append((packed.inv_rate, Alternative(name=name, made=made)))
+            if _WORTH * packed.inv_rate <= len(packed.phases) * inv_rate:
+                break
+        return [one for _, one in found]
 
     @property
     def _numbers(self) -> list[int]:

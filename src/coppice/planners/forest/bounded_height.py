@@ -13,7 +13,7 @@ ranks first. Where ranks are alike, one tree of each orbit stands for its images
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from fractions import Fraction
 
@@ -37,6 +37,10 @@ _LONGEST = 60.0
 _PASSES = 3
 _MOST_PATHS = 4
 """Equally short paths of two ranks that are told apart."""
+
+
+Costs = tuple[NDArray[np.float64], NDArray[np.int64]]
+"""Length of the shortest arc between each two ranks, and which arc it is."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -86,6 +90,24 @@ def bounded_trees(problem: Problem, *, height: int, trees: int, inv_rate: Fracti
         >>> shape(found.forest()).max_height
         2
     """
+
+    def pack(network: Network) -> tuple[PackedTrees, float] | None:
+        growth = TreeGrowth(problem, network, height, trees=trees, inv_rate=inv_rate)
+        packed = growth.packed()
+        return None if packed is None else (packed, growth.least / trees)
+
+    return in_phases(problem, pack)
+
+
+def in_phases(
+    problem: Problem, pack: Callable[[Network], tuple[PackedTrees, float] | None]
+) -> BoundedTrees | None:
+    """Trees of all phases of a collective; of phases that mirror each other only one is packed.
+
+    Args:
+        pack: Packs trees on the network of a phase and says for how long they keep the busiest link busy; None where
+            there are none.
+    """
     collective = problem.collective
     both = collective is Collective.ALL_REDUCE
     mirrored = both and is_even_both_ways(problem.topology)
@@ -94,11 +116,11 @@ def bounded_trees(problem: Problem, *, height: int, trees: int, inv_rate: Fracti
     for reduces in (True, False) if both else (collective in TRANSPOSED,):
         if reduces and mirrored:
             continue
-        growth = _Growth(problem, Network.of(problem, reduce=reduces), height, trees, inv_rate)
-        packed = growth.packed()
-        if packed is None:
+        found = pack(Network.of(problem, reduce=reduces))
+        if found is None:
             return None
-        busy += growth.least / trees
+        packed, spent = found
+        busy += spent
         phases.append(packed.reversed() if reduces else packed)
     if mirrored:
         phases, busy = [phases[0].reversed(), *phases], 2 * busy
@@ -121,11 +143,18 @@ def least_height(problem: Problem) -> int | None:
     return None if np.isinf(farthest) else int(farthest)
 
 
-class _Growth:
-    """Trees of all roots that share the links of a topology, as broadcasts see it."""
+class TreeGrowth:
+    """Trees of all roots that share the links of a topology, as broadcasts see it.
+
+    Args:
+        network: What the trees are grown in.
+        height: Hops from a root to any rank at most.
+        trees: Trees of each root.
+        inv_rate: The bound in ns per byte of a shard, by which loads are measured.
+    """
 
     def __init__(
-        self, problem: Problem, network: Network, height: int, trees: int, inv_rate: Fraction
+        self, problem: Problem, network: Network, height: int, *, trees: int, inv_rate: Fraction
     ) -> None:
         self.topology, self.height = network.topology, height
         self.arcs = _arcs(network.topology)
@@ -159,7 +188,7 @@ class _Growth:
             for _ in range(_PASSES):
                 for number, root in enumerate(self.roots):
                     self._count(self.grown[number], -1)
-                    tree = self._tree(root, number if far_first else None)
+                    tree = self.tree(root, self.costs(self._lengths()), number if far_first else None)
                     if tree is None:
                         return None
                     self.grown[number] = tree
@@ -170,19 +199,25 @@ class _Growth:
                 if reached >= before * (1 - 1e-9):
                     break
                 before = reached
-        return None if best is None else self._columns(best)
+        return None if best is None else self.columns(self.roots, best)
 
     def _count(self, tree: list[tuple[int, int, int]], times: int) -> None:
-        for _, _, arc in tree:
-            links = self.arcs.links[self.arcs.link_start[arc] : self.arcs.link_start[arc + 1]]
-            np.add.at(self.load, self.orbit[links], times * self.share[links])
+        self.load += times * self.load_of(tree)
 
-    def _tree(self, root: int, number: int | None) -> list[tuple[int, int, int]] | None:
+    def load_of(self, tree: list[tuple[int, int, int]]) -> NDArray[np.float64]:
+        """Time for which each orbit of links is busy with the tree and its images."""
+        start = self.arcs.link_start
+        links = [self.arcs.links[start[arc] : start[arc + 1]] for _, _, arc in tree]
+        every = np.concatenate([np.zeros(0, dtype=np.int64), *links])
+        busy = np.bincount(self.orbit[every], weights=self.share[every], minlength=len(self.load))
+        return np.asarray(busy, dtype=np.float64)
+
+    def tree(self, root: int, costs: Costs, number: int | None) -> list[tuple[int, int, int]] | None:
         """Sender, receiver and arc of each edge, senders after what they receive; None where it does not fit.
 
         With a number it grows by the farthest ranks first, of equally far ones by other ones in each tree.
         """
-        cost, arc_of = self._costs()
+        cost, arc_of = costs
         depth = np.full(len(cost), -1)
         depth[root] = 0
         turn = (np.arange(len(cost)) + (number or 0)) % len(cost) / (2 * len(cost))
@@ -230,10 +265,14 @@ class _Growth:
             node, hops = sender, hops - 1
         return path[::-1]
 
-    def _costs(self) -> tuple[NDArray[np.float64], NDArray[np.int64]]:
+    def _lengths(self) -> NDArray[np.float64]:
+        """Lengths of links that grow with their load."""
+        grown = np.exp(np.minimum(_STEEPNESS * self.load / self.full, _LONGEST))
+        return np.asarray(self.unit * grown[self.orbit])
+
+    def costs(self, length: NDArray[np.float64]) -> Costs:
         """Length of the shortest arc between each two ranks, and which arc it is; infinite where there is none."""
         arcs, ranks = self.arcs, self.topology.num_ranks
-        length = self.unit * np.exp(np.minimum(_STEEPNESS * self.load / self.full, _LONGEST))[self.orbit]
         of_arc = np.add.reduceat(length[arcs.links], arcs.link_start[:-1])
         least = np.minimum.reduceat(of_arc, arcs.first[:-1])
         count = np.diff(arcs.first)
@@ -245,10 +284,10 @@ class _Growth:
         cost[arcs.pair], arc[arcs.pair] = least, chosen
         return cost.reshape(ranks, ranks), arc.reshape(ranks, ranks)
 
-    def _columns(self, trees: list[list[tuple[int, int, int]]]) -> PackedTrees:
-        """The trees, those that are alike as one of their weight together."""
+    def columns(self, roots: Sequence[int], trees: Sequence[list[tuple[int, int, int]]]) -> PackedTrees:
+        """Trees of equal weight, those that are alike as one of their weight together."""
         weights: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
-        for root, edges in zip(self.roots, trees, strict=True):
+        for root, edges in zip(roots, trees, strict=True):
             key = root, tuple(edges)
             weights[key] = weights.get(key, 0) + 1
         nodes = self.topology.rank_nodes
