@@ -10,12 +10,15 @@ import re
 import subprocess
 import sys
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, SimpleNamespace
 
 import pytest
 
 from coppice.bounds import Problem, bound
+from coppice.collectives import Collective
+from coppice.errors import CheckError
 from coppice.planners.synthesis.synthesizing import METHODS
+from coppice.topology.presets import preset
 from support.benchmark_scripts import BENCHMARKS, load_benchmark
 
 
@@ -347,3 +350,95 @@ def test_rows_are_kept_and_complete(synthesis: ModuleType) -> None:
             assert [row[0] for row in table.rows] == [synthesis.PLANNED, *timed]
             assert all(own[name]["gap"] >= 0 for name in timed)
             assert any(row[-1] != "-" for row in table.rows)
+
+
+TE_CCL = """import json, sys
+asked = json.load(open(sys.argv[sys.argv.index("--input_args") + 1]))
+assert asked["TopologyParams"]["name"] == "DGX1" and asked["InstanceParams"]["num_epochs"] == 4
+flows = [f"Chunk 0 from {a} traveled over {a}->{b} in epoch 0" for a in range(8) for b in NEAR[a]]
+flows += [f"Chunk 0 from {a} traveled over {via}->{b} in epoch 1" for a, via, b in FAR]
+json.dump({"7-Flows": flows}, open(asked["InstanceParams"]["schedule_output_file"], "w"))
+"""
+SYCCL = """#!{python}
+import sys
+from coppice import load, plan
+from coppice.export.registry import export
+cluster, collective, size, out = sys.argv[1:]
+assert int(size) > 0
+export(plan(load(cluster), collective), "msccl-xml", out, target="msccl")
+"""
+
+
+@pytest.fixture(name="public")
+def fixture_public(module, monkeypatch: pytest.MonkeyPatch) -> ModuleType:
+    found = module("public_programs")
+    monkeypatch.setattr(found, "SIZES", (2**20,))
+    monkeypatch.setattr(found, "MODELS", ("ideal",))
+    return found
+
+
+def test_te_ccl_runs_from_a_directory(public: ModuleType, tmp_path: Path) -> None:
+    """A stand-in that reads what TE-CCL reads, and writes an all-gather as it does."""
+    problem = public.CASES[0].problem
+    links = zip(problem.topology.src.tolist(), problem.topology.dst.tolist(), strict=True)
+    near: dict[int, list[int]] = {rank: [] for rank in range(8)}
+    for src, dst in links:
+        near[src].append(dst)
+    far = [
+        (a, next(via for via in near[a] if b in near[via]), b)
+        for a in range(8)
+        for b in range(8)
+        if a != b and b not in near[a]
+    ]
+    package = tmp_path / "te-ccl" / "teccl"
+    package.mkdir(parents=True)
+    (package / "__main__.py").write_text(f"NEAR, FAR = {near}, {far}\n" + TE_CCL)
+    (row,) = public.rows(public.programs(tmp_path, 4), "TE-CCL dgx-1v*")
+    cells, faster = row
+    assert cells[:2] == ("TE-CCL", "dgx-1v all_gather")
+    assert cells[6].startswith("+")
+    assert not faster
+    # What is no all-gather is refused, and so is what TE-CCL never writes.
+    (package / "__main__.py").write_text(f"NEAR, FAR = {near}, {far[:-1]}\n" + TE_CCL)
+    with pytest.raises(CheckError):
+        list(public.rows(public.programs(tmp_path, 4), "TE-CCL dgx-1v*"))
+    with pytest.raises(public.FailedError, match="expected flows"):
+        public.schedule_of(["Chunk 0 took 1->2"], problem)
+    # Without a licence for the model it writes nothing: the row says why.
+    (package / "__main__.py").write_text("raise SystemExit('Model too large for size-limited license')")
+    failed = [cells for cells, _ in public.rows(public.programs(tmp_path, 4), "TE-CCL*")]
+    assert {cells[-1] for cells in failed} == {"Model too large for size-limited license"}
+
+
+def test_a_program_that_writes_msccl_xml_runs_from_a_directory(public: ModuleType, tmp_path: Path) -> None:
+    program = tmp_path / "syccl"
+    program.write_text(SYCCL.replace("{python}", sys.executable))
+    program.chmod(0o755)
+    body = public.programs(tmp_path, 4)["SyCCL"](public.CASES[1], 2**20)
+    assert body.topology.num_ranks == 16
+    assert body.num_transfers >= 16 * 15
+
+
+def test_a_directory_without_programs_is_refused(
+    public: ModuleType, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit):
+        public.main(["--programs", str(tmp_path)])
+    assert "expected te-ccl or syccl in" in capsys.readouterr().err
+
+
+def test_every_other_algorithm_stands_beside_plans_of_sizes(module, monkeypatch: pytest.MonkeyPatch) -> None:
+    others = module("every_size_rivals")
+    monkeypatch.setattr(others, "METHODS", {"syccl": ""})
+    monkeypatch.setattr(others, "SIZES", (2**20,))
+    monkeypatch.setattr(others, "CLUSTERS", {"small": lambda: preset("star", gpus=3)})
+    row = others.counted("small", Collective.ALL_REDUCE, "nccl-2.30", 5.0)
+    assert row["faster"] == 0
+    assert row["tried"] > 10
+    for plan_us, rival_us in zip(row["plan_us"], row["rival_us"], strict=True):
+        assert plan_us <= rival_us * (1 + others.SAME)
+    assert "0 of 1 cells" in others.table([row]).notes[0]
+    # A plan that is slower is found out.
+    slow = SimpleNamespace(preferred=SimpleNamespace(time_us=dict.fromkeys(others.SIZES, 1e9)))
+    monkeypatch.setattr(others, "plan_for", lambda *_, **__: slow)
+    assert others.counted("small", Collective.ALL_REDUCE, "nccl-2.30", 5.0)["faster"] == 1

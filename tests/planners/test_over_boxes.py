@@ -66,9 +66,29 @@ def test_a_gpu_without_nic_takes_part_through_others() -> None:
     assert found.time_us < 1.05 * LeastTimes(problem, model).at(4096).time_us
 
 
+@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+def test_ranks_may_be_boxes_of_their_own(collective: str) -> None:
+    """At one switch the root sends each part once, and whoever has it passes it on to all others."""
+    problem = Problem(preset("star", gpus=5), collective, root=2)
+    found = spread_over_boxes(problem, segments=2, direct=0, apart=True)
+    assert found is not None
+    assert verify_schedule(found).ok
+    ends = found.src if collective == "broadcast" else found.dst
+    assert found.num_chunks == 8
+    assert np.bincount(ends, minlength=5).tolist() == [6, 6, 8, 6, 6]
+    assert (
+        spread_over_boxes(
+            Problem(preset("star", gpus=2), collective, root=0), segments=1, direct=0, apart=True
+        )
+        is None
+    )
+
+
 def test_there_are_none_without_boxes() -> None:
     ring = preset("ring", gpus=6)
     assert rails(ring) is None
     assert exchanged_over_rails(Problem(ring, "all_reduce")) is None
-    assert spread_over_boxes(Problem(ring, "broadcast", root=0), segments=2, direct=0) is None
+    for apart in (False, True):  # ranks of a ring do not all reach each other
+        problem = Problem(ring, "broadcast", root=0)
+        assert spread_over_boxes(problem, segments=2, direct=0, apart=apart) is None
     assert exchanged_over_rails(Problem(DEAD, "all_gather")) is None

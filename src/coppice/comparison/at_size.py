@@ -165,11 +165,12 @@ class SizeSearch:
             return [_Ranked(time_us, _for_size(self._exchanged, size_bytes))]
         found: list[_Ranked] = []
         fastest_in = 0
-        for segments, direct in shapes(self._spread_rows, _MOST_SPREAD):
+        rows, apart = self._spread_rows
+        for segments, direct in shapes(rows, _MOST_SPREAD):
             if found and segments > 2 * fastest_in:
                 break  # more of them have been slower
             if (segments, direct) not in self._spread:
-                made = spread_over_boxes(problem, segments=segments, direct=direct)
+                made = spread_over_boxes(problem, segments=segments, direct=direct, apart=apart)
                 assert made is not None
                 self._spread[segments, direct] = made
             body = self._spread[segments, direct]
@@ -179,12 +180,13 @@ class SizeSearch:
                 hoped_us = min(hoped_us, self._as_it_is_us(turned_round(body), size_bytes, below_us))
             if not found or hoped_us < found[-1].hoped_us:
                 parameters: dict[str, Parameter] = {
-                    "over_boxes": "spread",
+                    "over_boxes": "apart" if apart else "spread",
                     "segments": segments,
                     "direct": direct,
                 }
                 made_for = PlannerOutput(body=body, parameters=parameters)
-                name = f"spread over boxes in {plural(segments, 'segment')}"
+                over = "ranks" if apart else "boxes"
+                name = f"spread over {over} in {plural(segments, 'segment')}"
                 one = Alternative(name=name, made=made_for, size_bytes=size_bytes)
                 found = [_Ranked(time_us, one, mirrored_us=hoped_us)]
                 fastest_in = segments
@@ -206,10 +208,16 @@ class SizeSearch:
         return Alternative(name="exchange over rails", made=made)
 
     @cached_property
-    def _spread_rows(self) -> int:
-        """Transfers of a segment of a broadcast over boxes; more than are looked at where there is none."""
-        body = spread_over_boxes(self.problem, segments=1, direct=0)
-        return _MOST_SPREAD + 1 if body is None else body.num_transfers
+    def _spread_rows(self) -> tuple[int, bool]:
+        """Transfers of a segment of a broadcast over boxes, and whether these are single ranks as there are no others.
+
+        More transfers than are looked at where there is none.
+        """
+        for apart in (False, True):
+            body = spread_over_boxes(self.problem, segments=1, direct=0, apart=apart)
+            if body is not None:
+                return body.num_transfers, apart
+        return _MOST_SPREAD + 1, False
 
     @cached_property
     def _low(self) -> list[Alternative]:

@@ -87,12 +87,15 @@ def exchanged_over_rails(problem: Problem) -> Schedule | None:
     return _routed(moves.schedule())
 
 
-def spread_over_boxes(problem: Problem, *, segments: int, direct: int) -> Schedule | None:
+def spread_over_boxes(
+    problem: Problem, *, segments: int, direct: int, apart: bool = False
+) -> Schedule | None:
     """A broadcast or a reduction in which boxes pass on parts to each other; None where there are no rails.
 
     Args:
         segments: Pieces that follow each other, 1 or more.
         direct: The last of them, which the root's box sends to all boxes itself: 0 or more.
+        apart: Take each rank for a box of its own, of ranks that all reach each other.
 
     Examples:
         >>> from coppice.topology.presets import preset
@@ -100,9 +103,10 @@ def spread_over_boxes(problem: Problem, *, segments: int, direct: int) -> Schedu
         >>> found.num_chunks, found.num_transfers == found.num_chunks * 31
         (48, True)
     """
-    joined = rails(problem.topology)
+    topology = problem.topology
+    joined = (tuple((rank,) for rank in range(topology.num_ranks)), (0,)) if apart else rails(topology)
     rooted = problem.collective in (Collective.BROADCAST, Collective.REDUCE)
-    if joined is None or not rooted or problem.root is None:
+    if joined is None or not rooted or problem.root is None or (apart and topology.num_ranks < 3):
         return None
     boxes, members = joined
     case = AlgorithmCase(topology=problem.topology, collective=problem.collective, root=problem.root)
