@@ -17,8 +17,8 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -45,6 +45,7 @@ from tables import Table, number
 from time_model_runs import STARTS
 
 PAGE = Path(__file__).with_name("lab_sizes.md")
+KEPT = PAGE.with_suffix(".json")
 NETWORKS = ("two-boxes", "ring")
 SIZES = sizes_of("16K,256K,4M")
 FITTED = sizes_of("4K,64K,1M,16M")
@@ -215,7 +216,7 @@ def table(cells: Sequence[Cell], models: Sequence[str]) -> Table:
 
 HEAD = """# Plans of sizes on real sockets
 
-`python benchmarks/lab_sizes.py --rounds {rounds} --write` regenerates this page (Linux, root).
+`python benchmarks/lab_sizes.py --write` regenerates this page (Linux, root), `--only NETWORK` one network of it.
 {machine}, 8 ranks over gloo.
 
 On each network a time model is fitted to a few algorithms at 4 KiB, 64 KiB, 1 MiB and 16 MiB; with it plans are made
@@ -227,15 +228,24 @@ took.
 """
 
 
-def pages(names: Sequence[str], rounds: int) -> Iterator[Table]:
+def kept_rows(names: Sequence[str], rounds: int) -> list[dict[str, Any]]:
+    """Rows of networks, those of ``names`` measured anew and kept for another run."""
     networks = topologies()
-    cells: list[Cell] = []
-    models = []
+    kept = json.loads(KEPT.read_text()) if KEPT.exists() else []
     for name in names:
         model, found = measured(name, networks[name], rounds)
-        cells += found
-        models.append(f"{name}: {model.text}")
-    yield table(cells, models)
+        row = {
+            "network": name,
+            "rounds": rounds,
+            "model": model.text,
+            "cells": [asdict(each) for each in found],
+        }
+        kept = sorted(
+            [*(each for each in kept if each["network"] != name), row],
+            key=lambda each: NETWORKS.index(each["network"]),
+        )
+        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+    return kept
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
@@ -246,8 +256,14 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--only", action="append", choices=NETWORKS, help="may be repeated")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args(arguments)
-    found = [each.markdown() for each in pages(options.only or NETWORKS, options.rounds)]
-    page = HEAD.format(rounds=options.rounds, machine=machine()) + "\n".join(found)
+    rows = kept_rows(options.only or NETWORKS, options.rounds)
+    cells = [
+        Cell(**{**each, "collective": Collective(each["collective"])})
+        for row in rows
+        for each in row["cells"]
+    ]
+    models = [f"{row['network']}, {row['rounds']} rounds: {row['model']}" for row in rows]
+    page = HEAD.format(machine=machine()) + table(cells, models).markdown()
     print(page)
     if options.write:
         PAGE.write_text(page)

@@ -20,6 +20,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.catalogue import case_of, find, make
+from coppice.planners.choice import from_catalogue
 from coppice.planners.planning import plan
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule, in_pieces
@@ -365,3 +366,18 @@ def test_random_clusters(data: st.DataObject) -> None:
         options = {"seeds": 3}
     with suppress(InputError):  # models and routes that do not go together
         check(made, problem, size, model, in_network=in_network, pieces=pieces, **options)
+
+
+def test_blocks_for_one_rank_travel_as_one_message_on_many_ranks() -> None:
+    """Of a step that sends dozens of blocks to each of a few others; trees of two parts a step stay as they are."""
+    problem = Problem(preset("gb200-nvl72"), "all_gather")
+    blocks = from_catalogue(problem, "bruck", {"radix": 16}).body
+    assert isinstance(blocks, Schedule)
+    found = fastest(blocks, 1024, model=model_of(None))
+    assert found.time_us == pytest.approx(7.8, rel=1e-3)  # two messages in a row
+    assert found.messages.count <= blocks.num_transfers / 3
+    pair = Problem(preset("dgx-a100", boxes=2), "all_reduce")
+    trees = from_catalogue(pair, "nccl-tree", {"segments": 64}).body
+    assert isinstance(trees, Schedule)
+    assert trees.num_transfers > 2**11
+    assert fastest(trees, 2**30, model=model_of(None), pieces=1).messages.count == trees.num_transfers

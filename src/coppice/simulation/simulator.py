@@ -214,9 +214,13 @@ _FEW_PIECES = 16
 are no more than ``_MOST_MESSAGES``."""
 
 
-_FEW_ROWS, _MANY_ROWS = 2**11, 2**22
+_FEW_ROWS, _MANY_ROWS = 2**18, 2**22
 """Where steps do not bind, every row travels on its own up to the first number of them. Above, those of one step that
 go the same way may as well be one message, if that is faster, and above the second number they are."""
+
+_JOINED_ROWS, _JOINED = 2**11, 3
+"""From this number of rows on they are one message below ``_FEW_ROWS`` too where that makes so many times fewer,
+in no more steps than exchanges of small messages have, two for each doubling of the ranks."""
 
 
 def most_pieces(schedule: Schedule, size_bytes: int, *, model: Model, most: int = MOST_PIECES) -> int:
@@ -465,7 +469,18 @@ def _ways_of_steps(body: Schedule | Forest, model: Model) -> tuple[bool, ...]:
     """Whether steps bind, in the ways that are simulated: of many rows they do first, as messages are fewer then."""
     if model.steps_bind or _too_many_messages(body):
         return (True,)
-    return (True, False) if _has_many_rows(body, _FEW_ROWS) else (False,)
+    return (True, False) if _has_many_rows(body, _FEW_ROWS) or _joins(body) else (False,)
+
+
+def _joins(body: Schedule | Forest) -> bool:
+    """Whether rows of one step that go the same way make a few messages."""
+    if not isinstance(body, Schedule) or not _has_many_rows(body, _JOINED_ROWS):
+        return False
+    ranks = body.topology.num_ranks
+    if int(body.step.max()) >= 2 * ranks.bit_length():
+        return False
+    ways = (body.step.astype(np.int64) * ranks + body.src) * ranks + body.dst
+    return _JOINED * len(np.unique(ways)) <= body.num_transfers
 
 
 def _best_pieces(
