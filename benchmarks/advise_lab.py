@@ -45,7 +45,8 @@ WITHIN, LOSS, CHANCE = 0.2, 0.03, 0.05
 
 def line_of_boxes() -> Topology:
     """Three boxes of two ranks in a line: what the outer ones exchange crosses both cables."""
-    nodes = [Node(id=f"g{rank}", host=f"box{rank // 2}") for rank in range(6)]
+    # Every rank is a host, as it is for the libraries in its namespace.
+    nodes = [Node(id=f"g{rank}", host=f"host{rank}") for rank in range(6)]
     nodes += [Node(id=f"s{box}", kind=NodeKind.SWITCH) for box in range(3)]
     ends = [(f"g{rank}", f"s{rank // 2}", 80) for rank in range(6)] + [("s0", "s1", 40), ("s1", "s2", 40)]
     return Topology.of(

@@ -16,7 +16,7 @@ from coppice.planners.algorithms.parts.boxes import RELAY, crossings
 from coppice.planners.planning import plan
 from coppice.selection import Selection, SelectionRequest, select, tables_of
 from coppice.selection.selection import decide, parse_rules
-from coppice.selection.tables import FUNCTIONS, FunctionEntry
+from coppice.selection.tables import FunctionEntry
 from coppice.simulation.models import Model
 from coppice.simulation.simulator import fastest
 from coppice.text import short_size
@@ -50,19 +50,15 @@ def open_mpi_rows(
     choices = choices_of(found, version)
     rows = []
     for choice in choices:
-        own = select(
-            "open-mpi",
-            collective,
-            choice.size_bytes,
-            topology=topology,
-            function=FUNCTIONS[collective],
-            variant="tuned",
-        )
-        known = choice.default_us is not None
-        best = choice.name or own.runs_as
-        if choice.segment_bytes:
+        own = select("open-mpi", collective, choice.size_bytes, topology=topology)
+        # On nodes of several ranks han decides, on nodes of one another table: not what the choices are compared with.
+        before = _time_of(own, topology, model)
+        gains = bool(choice.id) and before is not None and choice.time_us < before
+        after = choice.time_us if gains else before
+        best = choice.name if gains else own.runs_as
+        if gains and choice.segment_bytes:
             best += f" in segments of {short_size(choice.segment_bytes)}"
-        row = _row(own, topology, model, group, best, choice.default_us, choice.time_us if known else None)
+        row = _row(own, topology, model, group, best, before, None if before is None else after)
         rows.append(row if trusted else cautious(row))
     # What is not advised is left to Open MPI.
     kept = tuple(
