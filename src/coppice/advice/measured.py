@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 
-from coppice.advice.rows import MOST_NOISE, AdviceRow, settled
+from coppice.advice.rows import MOST_NOISE, WORTH, AdviceRow, settled
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.records import Log, LoggedMeasurement
 from coppice.tuning.fit import Fit, fit_runs
 from coppice.tuning.logged import ALGORITHM_NAMES, PROTOCOL_NAMES, runs_of_logs, select_by_log
+from coppice.tuning.statistics import ChoiceVerdict
 
 Reckoned = Mapping[tuple[Collective, int], float]
 """Time in microseconds that the library's own model reckons with, by collective and size."""
@@ -154,18 +155,26 @@ def _name(row: LoggedMeasurement) -> str:
     return "/".join(name for name in names if name)
 
 
+def is_sure(verdict: ChoiceVerdict) -> bool:
+    """Whether the gain of the best of many choices is worth a change, whatever of it is chance, and known well."""
+    return verdict.low >= 1 + WORTH and verdict.noise <= MOST_NOISE * verdict.gain
+
+
 def swept_rows(fit: Fit | None) -> list[AdviceRow]:
     """A row for each collective, shape and size of a sweep; gains that are known within a fifth are advised."""
     found = []
     for shape, sizes in () if fit is None else fit.sizes.items():
         for size in sizes:
             taken = size.taken
-            noisy = taken is not None and taken.verdict.noise > MOST_NOISE * taken.verdict.gain
             best, why = "default", "no choice is surely faster"
             if taken is not None:
                 span = f"{taken.verdict.low:.2f} to {taken.verdict.high:.2f} times as fast"
-                best = "default" if noisy else str(taken.choice)
-                why = f"{taken.choice} measured {span}" + (": too noisy, measure again" if noisy else "")
+                best = str(taken.choice) if is_sure(taken.verdict) else "default"
+                why = f"{taken.choice} measured {span}"
+                if taken.verdict.noise > MOST_NOISE * taken.verdict.gain:
+                    why += ": too noisy, measure again"
+                elif best == "default":
+                    why += f": not surely {WORTH:.0%} faster"
             gained = best != "default"
             found.append(
                 settled(

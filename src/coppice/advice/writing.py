@@ -8,7 +8,7 @@ from math import isqrt
 from pathlib import Path
 
 from coppice.advice.changes import Change
-from coppice.advice.rows import MOST_NOISE
+from coppice.advice.measured import is_sure
 from coppice.collectives import Collective
 from coppice.doctor import JobFacts, diagnose
 from coppice.errors import InputError
@@ -62,7 +62,7 @@ def measured_file(fit: Fit | None) -> Iterator[AdvisedFile]:
     if fit is None:
         return
     made_of = RuleTable.of(fit)
-    table = replace(made_of, rules=tuple(_sure(rule) for rule in made_of.rules))
+    table = replace(made_of, rules=tuple(_sure(rule, fit) for rule in made_of.rules))
     if not table.changed or table.library not in FORMS:
         return
     form = FORMS[table.library]
@@ -77,10 +77,12 @@ def measured_file(fit: Fit | None) -> Iterator[AdvisedFile]:
     )
 
 
-def _sure(rule: SizeRule) -> SizeRule:
-    """The rule, or the default in place of a choice whose gain is not known well."""
-    noisy = rule.choice is not None and rule.noise > MOST_NOISE * rule.gain
-    return replace(rule, choice=None, gain=1.0, low=1.0, high=1.0, noise=0.0) if noisy else rule
+def _sure(rule: SizeRule, fit: Fit) -> SizeRule:
+    """The rule, or the default in place of a choice whose gain is sure at none of its sizes."""
+    own = (size for size in fit.sizes.get(rule.shape, ()) if size.size_bytes in rule.sizes)
+    if rule.choice is None or any(size.taken is not None and is_sure(size.taken.verdict) for size in own):
+        return rule
+    return replace(rule, choice=None, gain=1.0, low=1.0, high=1.0, noise=0.0)
 
 
 def simulated_rules(
