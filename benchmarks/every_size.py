@@ -104,6 +104,18 @@ def counted(name: str, collective: Collective, model: str) -> dict[str, Any]:
         spent.append(time.process_time() - begun)
         least |= found.least
         fastest |= found.preferred.fastest
+        for size in together if name in LARGE else ():  # a case takes minutes there
+            best, time_us = fastest[size]
+            gap = gap_over(least[size].time_us, time_us)
+            print(
+                " ",
+                name,
+                collective,
+                model,
+                short_size(size),
+                f"{gap:.1%} {best}, {spent[-1]:.1f} s",
+                flush=True,
+            )
     gaps = [gap_over(least[size].time_us, fastest[size][1]) for size in sizes]
     worst = max(range(len(gaps)), key=gaps.__getitem__)
     return {

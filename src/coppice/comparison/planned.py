@@ -22,8 +22,9 @@ from coppice.comparison.deterministic import (
     none_adds_in_pairs,
     require_pairs,
 )
+from coppice.comparison.many_ranks import for_many_ranks, pieces_at_most
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
-from coppice.comparison.promising import most_promising_first
+from coppice.comparison.promising import is_far, most_promising_first
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import from_catalogue, optimal_planner
@@ -34,7 +35,7 @@ from coppice.schedule.schedule import Schedule
 from coppice.simulation.least_time import LeastTime, LeastTimes
 from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulated import without_bursts
-from coppice.simulation.simulator import fastest
+from coppice.simulation.simulator import MOST_PIECES, fastest
 from coppice.text import plural, sizes_of
 
 NEAR = 1.002
@@ -139,18 +140,25 @@ def plan_for(
         if key not in known:
             # For one size nobody asks how much slower another one is.
             best_us = min(known.values(), default=inf) if len(wanted) == 1 else inf
+            most = pieces_at_most(posed, body)
             found = fastest(
                 body,
                 size_bytes,
                 model=assumed,
+                most=most,
                 keep_hops=False,
                 below_us=best_us,
                 give_up_us=best_us,
                 least_us=floors.get(size_bytes),
             ).time_us
-            if best_us < inf and found < best_us:
+            if best_us < inf and found < best_us and most == MOST_PIECES:
                 found = fastest(
-                    body, size_bytes, model=assumed, keep_hops=False, least_us=floors.get(size_bytes)
+                    body,
+                    size_bytes,
+                    model=assumed,
+                    most=most,
+                    keep_hops=False,
+                    least_us=floors.get(size_bytes),
                 ).time_us
             known[key] = found
         return known[key]
@@ -166,6 +174,11 @@ def plan_for(
         say(f"simulating trees at {plural(len(wanted), 'size')}")
         best = {size: min(time_us(one.made.body, size) for one in made) for size in wanted}
         if not is_closed(options):
+            if EFFORTS[effort].catalogue:
+                made += for_many_ranks(posed, assumed, made, best, floors, say)
+            best = {
+                size: min(time_us(one.made.body, size) for one in made if one.suits(size)) for size in wanted
+            }
             say("trying the algorithms of the catalogue")
             limits = {size: least[size].time_us * NEAR for size in wanted}
             budget = EFFORTS[effort]
@@ -278,12 +291,12 @@ def _of_the_catalogue(
     expected = ranks if problem.collective.rooted else ranks**2
     own = optimal_planner(problem.collective)
     variants = candidates(problem, order="both" if keep is None else "rank") if budget else []
-    for variant in most_promising_first(problem, variants, model, list(known)):
+    for variant, likely in most_promising_first(problem, variants, model, list(known)):
         if variant.algorithm == own:
             continue
         if all(known[size] <= limits[size] for size in known):
             break
-        if budget < expected:
+        if budget < expected or is_far(likely, known):
             untried[variant.algorithm] = None
             continue
         bodies = _bodies(problem, variant, plain, relaying=relaying)

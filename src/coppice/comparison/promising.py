@@ -3,7 +3,8 @@
 One schedule of a thousand ranks has millions of transfers, so that few can be looked at. Each algorithm is simulated on
 2, 4 and 8 boxes of the network instead, and what it takes on all of them is extrapolated: a doubling of the boxes adds
 as much as the one before it where steps grow with their logarithm, and twice as much where they grow with their number.
-The order decides what is looked at first, and nothing else: times on few boxes prove nothing about many.
+The order decides what is looked at first, and what is expected to take far longer than what there is already is not
+looked at: times on few boxes prove nothing about many, so whoever plans is told which algorithms those are.
 """
 
 from __future__ import annotations
@@ -30,14 +31,18 @@ _DOUBLED = (1, 16)
 """Values of a parameter that is doubled that are looked at on few boxes."""
 _PIECES = 8
 """Pieces that every chunk is cut into at most on few boxes."""
+_FAR = 1.5
+"""What is expected to take so many times as long as what there is already is not looked at on all boxes."""
 _NEAR = 2
 """What takes so many times the best so far on few boxes is not looked at closely."""
 
 
 def most_promising_first(
     problem: Problem, variants: Sequence[AlgorithmVariant], model: Model, sizes: Sequence[int]
-) -> list[AlgorithmVariant]:
-    """Algorithms by the least share by which they are expected to lose at any of the sizes.
+) -> list[tuple[AlgorithmVariant, Mapping[int, float]]]:
+    """Algorithms by the least share by which they are expected to lose at any of the sizes, with expected times.
+
+    On few ranks nothing is expected, and they come in the order that is given.
 
     Examples:
         >>> from coppice.comparison.measurement import candidates
@@ -46,13 +51,14 @@ def most_promising_first(
         >>> problem = Problem(preset("dgx-h100", boxes=32), "all_reduce")
         >>> found = candidates(problem, ["ring", "two-level", "recursive-doubling"], order="topology")
         >>> model = model_of("nccl-2.30")
-        >>> [most_promising_first(problem, found, model, [size])[0].parameters for size in (1024, 2**20)]
+        >>> first = {size: most_promising_first(problem, found, model, [size])[0] for size in (1024, 2**20)}
+        >>> [variant.parameters for variant, _ in first.values()]
         [{'inside': 'at-once', 'between': 'whole'}, {'inside': 'at-once', 'between': 'at-once'}]
     """
     boxes = _boxes(problem)
     few = [count for count in _FEW_BOXES if count < len(boxes)]
     if problem.topology.num_ranks <= MANY_RANKS or len(few) < len(_FEW_BOXES):
-        return list(variants)
+        return [(each, {}) for each in variants]
     parts = [_part(problem, [rank for box in boxes[:count] for rank in box]) for count in few]
     plain = [bound_of(part) for part in parts]
     doublings = log2(len(boxes) / few[-1])
@@ -74,7 +80,19 @@ def most_promising_first(
     def loss(number: int) -> float:
         return min(expected[number][size] / least[size] if least[size] < inf else inf for size in sizes)
 
-    return [variants[number] for number in sorted(range(len(variants)), key=loss)]
+    return [(variants[number], expected[number]) for number in sorted(range(len(variants)), key=loss)]
+
+
+def is_far(expected: Mapping[int, float], best: Mapping[int, float]) -> bool:
+    """Whether a variant is expected to take far longer than the best so far, at every size.
+
+    One of which nothing is expected, as it does not apply to few boxes, is not.
+
+    >>> is_far({1024: 40.0}, {1024: 20.0}), is_far({1024: 22.0}, {1024: 20.0}), is_far({}, {1024: 20.0})
+    (True, False, False)
+    """
+    known = [time_us / best[size] for size, time_us in expected.items() if time_us < inf]
+    return bool(known) and min(known) > _FAR
 
 
 def extrapolated(times_us: Sequence[float], doublings: float) -> float:

@@ -1,0 +1,167 @@
+"""What is looked at on many ranks before the catalogue, where one schedule has millions of transfers.
+
+Nothing can be tried there by the dozen, so these are made for their networks: trees over rails for broadcasts and
+reductions, and the transfers of the optimal forest in turns.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from math import inf
+
+from coppice.bounds.optimum import bound_of
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.comparison.ordered import num_rows
+from coppice.comparison.promising import MANY_RANKS
+from coppice.planners.alternatives import Alternative
+from coppice.planners.choice import PlannerOutput
+from coppice.planners.in_turns import in_turns
+from coppice.planners.over_boxes import rails
+from coppice.planners.trees_over_boxes import DEGREES, Rails, straight_to_boxes, trees_over_boxes
+from coppice.schedule.forest import Forest
+from coppice.schedule.lower import lower
+from coppice.schedule.plan import Parameter
+from coppice.schedule.schedule import Schedule
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.simulation.channels import transport_profiles
+from coppice.simulation.models import Model
+from coppice.simulation.simulator import MOST_PIECES, fastest
+from coppice.text import plural
+
+_MOST_MESSAGES = 2**21
+"""Messages of one simulation on many ranks, but for a schedule that has more transfers as it is."""
+_FIRST_MESSAGES = 2**20
+"""The same while schedules are compared with each other."""
+_MOST_ROWS = 2**22
+"""Transfers of what is put into turns."""
+_MOST_STRAIGHT = 2**14
+"""Bytes that a root's box is worth sending to all others itself."""
+_LIKELY = 2
+"""Degrees of trees over boxes that are simulated for a size."""
+_NEARBY = 1.1
+"""What takes so many times the best so far in few pieces may be the fastest in more."""
+
+
+def pieces_at_most(problem: Problem, body: Forest | Schedule, messages: int = _MOST_MESSAGES) -> int:
+    """Pieces that chunks are cut into at most on so many ranks."""
+    if problem.topology.num_ranks <= MANY_RANKS:
+        return MOST_PIECES
+    return max(1, min(MOST_PIECES, messages // max(1, num_rows(body))))
+
+
+def for_many_ranks(
+    problem: Problem,
+    model: Model,
+    made: Sequence[Alternative],
+    best: Mapping[int, float],
+    floors: Mapping[int, Mapping[str | None, float]],
+    say: Callable[[str], object],
+) -> list[Alternative]:
+    """What is faster at some size than all there is, at most one for each size; nothing on few ranks.
+
+    Args:
+        made: What there is.
+        best: Its least time at each size, in microseconds.
+        floors: What no schedule undercuts at each size in each protocol.
+        say: Called with a few words as each stage begins.
+    """
+    if problem.topology.num_ranks <= MANY_RANKS or problem.weights is not None:
+        return []
+    say("trying schedules of many ranks")
+    known = dict(best)
+    found: dict[int, Alternative] = {}
+    for one in _schedules(problem, model, made, list(best)):
+        body = one.made.body
+        assert isinstance(body, Schedule)
+        checked = False
+        for size, best_us in known.items():
+            if not one.suits(size):
+                continue
+            time_us = fastest(
+                body,
+                size,
+                model=model,
+                most=pieces_at_most(problem, body, _FIRST_MESSAGES),
+                keep_hops=False,
+                below_us=best_us * _NEARBY,
+                give_up_us=best_us * _NEARBY,
+                least_us=floors.get(size),
+            ).time_us
+            if time_us < best_us and (checked or verify_schedule(body, relay_gpus=True).ok):
+                checked = True
+                known[size] = time_us
+                found[size] = Alternative(name=one.name, made=one.made, size_bytes=size)
+    return list(found.values())
+
+
+def _schedules(
+    problem: Problem, model: Model, made: Sequence[Alternative], sizes: Sequence[int]
+) -> Iterator[Alternative]:
+    if problem.collective in (Collective.BROADCAST, Collective.REDUCE):
+        yield from _over_boxes(problem, model, sizes)
+    elif problem.collective.made_of_trees:
+        for one in made:
+            body = one.made.body
+            if isinstance(body, Forest) and not body.branches_at_switches and num_rows(body) <= _MOST_ROWS:
+                ordered = in_turns(lower(body))
+                if ordered is not None:
+                    parameters: dict[str, Parameter] = {**one.made.parameters, "in_turns": True}
+                    yield _alternative(ordered, f"{one.name}, in turns", parameters)
+
+
+def _over_boxes(problem: Problem, model: Model, sizes: Sequence[int]) -> Iterator[Alternative]:
+    joined = rails(problem.topology)
+    if joined is None:
+        return
+    if min(sizes) <= _MOST_STRAIGHT:
+        groups = 1
+        while (straight := straight_to_boxes(problem, groups=groups, joined=joined)) is not None:
+            name = f"straight to all boxes in {plural(groups, 'part')}"
+            yield _alternative(straight, name, {"over_boxes": "straight", "groups": groups}, min(sizes))
+            groups *= 2
+    wanted = {
+        degree: size
+        for size in sizes
+        for degree in sorted(DEGREES, key=lambda each: _likely_us(problem, joined, each, model, size))[
+            :_LIKELY
+        ]
+    }
+    for degree, size in wanted.items():
+        trees = trees_over_boxes(problem, degree=degree, joined=joined)
+        if trees is not None:
+            name = f"trees over boxes of degree {degree}"
+            made_for = size if len(sizes) == 1 else None
+            yield _alternative(trees, name, {"over_boxes": "trees", "degree": degree}, made_for)
+
+
+def _likely_us(problem: Problem, joined: Rails, degree: int, model: Model, size_bytes: int) -> float:
+    """What trees of a degree are likely to take: each level costs a message and a piece."""
+    boxes, members = joined
+    levels, reached = 1, 1
+    while reached < len(boxes) - 1:
+        levels, reached = levels + 1, degree * reached + 1
+    ranks, parts = problem.topology.num_ranks, len(members) * degree
+    pieces = max(1, min(size_bytes // (parts * model.least_piece_bytes), _FIRST_MESSAGES // (parts * ranks)))
+    pieces = 1 << (pieces.bit_length() - 1)
+    rate_us = float(size_bytes * bound_of(problem).inv_rate) / 1000 / model.efficiency
+    found = inf
+    for profile in transport_profiles(model, problem.topology):
+        protocol = profile.protocol
+        start, message = (
+            (0.0, model.overhead_us) if protocol is None else (protocol.start_us, protocol.network_us)
+        )
+        moving = rate_us * float(profile.expansion)
+        if profile.gpu_gb_per_s is not None:
+            moving = max(moving, size_bytes / 1000 / float(profile.gpu_gb_per_s))
+        handled = (
+            degree * pieces * (model.send_us + model.receive_us) / max(1, model.workers or degree * pieces)
+        )
+        found = min(found, start + levels * (message + handled) + moving * (1 + levels / pieces))
+    return found
+
+
+def _alternative(
+    body: Schedule, name: str, parameters: dict[str, Parameter], size_bytes: int | None = None
+) -> Alternative:
+    return Alternative(name=name, made=PlannerOutput(body=body, parameters=parameters), size_bytes=size_bytes)
