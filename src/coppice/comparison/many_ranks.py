@@ -18,7 +18,13 @@ from coppice.planners.alternatives import Alternative
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.in_turns import in_turns
 from coppice.planners.over_boxes import rails
-from coppice.planners.trees_over_boxes import DEGREES, Rails, straight_to_boxes, trees_over_boxes
+from coppice.planners.trees_over_boxes import (
+    DEGREES,
+    Rails,
+    exchanged_straight,
+    straight_to_boxes,
+    trees_over_boxes,
+)
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Parameter
@@ -37,6 +43,8 @@ _MOST_ROWS = 2**22
 """Transfers of what is put into turns."""
 _MOST_STRAIGHT = 2**14
 """Bytes that a root's box is worth sending to all others itself."""
+_MOST_EXCHANGED = 2**22
+"""Bytes of an exchange in which boxes send all that they have to each other."""
 _LIKELY = 2
 """Degrees of trees over boxes that are simulated for a size."""
 _NEARBY = 1.1
@@ -101,6 +109,9 @@ def _schedules(
     if problem.collective in (Collective.BROADCAST, Collective.REDUCE):
         yield from _over_boxes(problem, model, sizes)
     elif problem.collective.made_of_trees:
+        straight = exchanged_straight(problem) if min(sizes) <= _MOST_EXCHANGED else None
+        if straight is not None:
+            yield _alternative(straight, "exchange between boxes", {"over_boxes": "exchange"}, min(sizes))
         for one in made:
             body = one.made.body
             if isinstance(body, Forest) and not body.branches_at_switches and num_rows(body) <= _MOST_ROWS:

@@ -4,7 +4,7 @@ One schedule of a thousand ranks has millions of transfers, so that few can be l
 2, 4 and 8 boxes of the network instead, and what it takes on all of them is extrapolated: a doubling of the boxes adds
 as much as the one before it where steps grow with their logarithm, and twice as much where they grow with their number.
 The order decides what is looked at first, and what is expected to take far longer than what there is already is not
-looked at: times on few boxes prove nothing about many, so whoever plans is told which algorithms those are.
+looked at: times on few boxes prove nothing about many, so plans name those algorithms.
 """
 
 from __future__ import annotations

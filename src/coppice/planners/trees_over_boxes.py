@@ -18,7 +18,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.planners.algorithms.algorithm import AlgorithmCase
-from coppice.planners.algorithms.parts.moves import Moves, whole
+from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.ordering import without_steps
 from coppice.planners.over_boxes import rails
 from coppice.schedule.schedule import Op, Schedule, routed
@@ -60,6 +60,60 @@ def straight_to_boxes(problem: Problem, *, groups: int, joined: Rails | None = N
         (1, 63)
     """
     return _over_rails(problem, joined, groups=groups, degree=0)
+
+
+def exchanged_straight(problem: Problem, *, joined: Rails | None = None) -> Schedule | None:
+    """An all-gather or a reduce-scatter in three steps: within boxes, once between any two of them, and within boxes.
+
+    Each member of a box exchanges all that its box has with an equal share of the other boxes, so that few messages
+    have to be handled. None where there are no rails, or too few boxes.
+
+    Args:
+        joined: What :func:`rails` finds, if that is known.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> found = exchanged_straight(Problem(preset("dgx-h100", boxes=4), "all_gather"))
+        >>> found.num_transfers == 32 * 31, int(found.step.max()) + 1
+        (True, 3)
+    """
+    joined = joined or rails(problem.topology)
+    if joined is None or problem.collective not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
+        return None
+    boxes, members = np.array(joined[0]), np.array(joined[1])
+    count, size = boxes.shape
+    if count < 3 or problem.weights is not None:
+        return None
+    case = AlgorithmCase(topology=problem.topology, collective=problem.collective)
+    moves = Moves(case, blocks(case))
+    away = np.arange(1, count)
+    carrier = members[(away - 1) * len(members) // (count - 1)]
+    spread = np.array([[m for m in range(size) if m != each] for each in range(size)])
+    rows = []
+    for own in range(count):
+        data = boxes[own]
+        rows.append((0, np.repeat(data, size - 1), data[spread].reshape(-1), np.repeat(data, size - 1)))
+        others = boxes[(own + away) % count]
+        ends = others[np.arange(count - 1), carrier]
+        rows.append((1, np.repeat(data[carrier], size), np.repeat(ends, size), np.tile(data, count - 1)))
+        inside = others[np.arange(count - 1)[:, None], spread[carrier]]
+        rows.append(
+            (
+                2,
+                np.repeat(ends, (size - 1) * size),
+                np.repeat(inside.reshape(-1), size),
+                np.tile(data, (count - 1) * (size - 1)),
+            )
+        )
+    for step, src, dst, chunk in rows:
+        if problem.collective is Collective.ALL_GATHER:
+            moves.add(step, src, dst, chunk)
+        else:
+            moves.add(2 - step, dst, src, chunk, Op.REDUCE)
+    try:
+        return routed(moves.schedule())
+    except UnreachableError:
+        return None
 
 
 def _over_rails(problem: Problem, joined: Rails | None, *, groups: int, degree: int) -> Schedule | None:

@@ -10,6 +10,7 @@ import numpy as np
 from coppice.bounds.latency import partners
 from coppice.bounds.result import CutFamily, LinkLengths
 from coppice.bounds.sizes.arrival import MovingCut
+from coppice.bounds.sizes.crossings import Crossings
 from coppice.bounds.sizes.least import TimeBound
 from coppice.text import plural, rate_text, shortened, size_text, time_text
 
@@ -44,6 +45,8 @@ def limit_words(bound: TimeBound) -> str:
             return f"all data must be sent {sends} by GPUs that send at most {_limit(bound)} GB/s each{start}"
         sets = len(bound.priced.witness.cuts)
         return f"all data must leave and enter each of {plural(sets, 'set')} of nodes once{start}"
+    if bound.crossings is not None and bound.time_us:
+        return _crossing_words(bound, bound.crossings) + start
     if bound.growth is not None:
         return _growth_words(bound, bound.growth) + start
     return "nothing has to move"
@@ -57,6 +60,21 @@ def _growth_words(bound: TimeBound, direction: str) -> str:
         f"{costs.message_us:g} us, and {plural(costs.workers, 'worker')} of a GPU "
         f"{'send' if spread else 'receive'} one each in {costs.send_us if spread else costs.receive_us:g} us"
     )
+
+
+def _crossing_words(bound: TimeBound, found: Crossings) -> str:
+    """Who has to send to whom, when that can begin, and how fast it is in the end."""
+    names, others = bound.problem.topology.node_ids, len(found.sources) - 1
+    if found.root is None:
+        who = f"each box must receive from {plural(others, 'other')}, by two messages in a row or one of each"
+    elif found.turned:
+        who = f"all that {plural(others, 'other box')} have for {names[found.root]} must leave them"
+    else:
+        who = f"all data of {names[found.root]} must cross into {plural(others, 'other box')}"
+    if not found.rows:
+        return who
+    first_ns = found.rows[0][0] / found.network.units
+    return f"{who}, after {time_text(first_ns / 1000)} of latency"
 
 
 def _cut_words(bound: TimeBound, cut: MovingCut) -> str:
@@ -76,8 +94,10 @@ def _cut_words(bound: TimeBound, cut: MovingCut) -> str:
 
 
 def _representatives(bound: TimeBound) -> list[str]:
-    """Names of the ranks that stand for the sets of a proof by prices."""
+    """Names of the ranks that represent the sets of a proof by prices, or boxes whose messages are counted."""
     priced, names = bound.priced, bound.problem.topology.node_ids
+    if bound.crossings is not None and bound.time_us:
+        return [names[node] for node in bound.crossings.sources]
     if priced is None or not bound.time_us or not isinstance(priced.witness, CutFamily):
         return []
     return [names[node] for node in priced.representatives]
@@ -138,7 +158,12 @@ def witness_record(bound: TimeBound) -> WitnessJson:
             }
             for (offset, from_end), names in sorted(nodes.items(), key=lambda each: (each[0][1], each[0][0]))
         ]
-    proofs = {"moving-cut": labels, "prices": bound.priced, "growth": bound.growth}
+    proofs = {
+        "moving-cut": labels,
+        "prices": bound.priced,
+        "crossings": bound.crossings,
+        "growth": bound.growth,
+    }
     kind = next((name for name, proof in proofs.items() if proof and bound.time_us), "none")
     return {
         "kind": kind,
@@ -156,7 +181,7 @@ def witness_record(bound: TimeBound) -> WitnessJson:
         "sink_names": sinks,
         "source_names": [topology.node_ids[topology.rank_nodes[rank]] for rank in bound.sources],
         "representative_names": _representatives(bound),
-        "turned": bound.turned,
+        "turned": bound.turned or (bound.crossings is not None and bound.crossings.turned),
         "joint": bound.joint,
         "needed_to_sink_bytes": None if bound.cut is None else str(bound.cut.needed),
         "labels": labels,

@@ -25,6 +25,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound, CutFamily, LinkLengths
 from coppice.bounds.sizes.arrival import MovingCut, Sink
 from coppice.bounds.sizes.classes import refine
+from coppice.bounds.sizes.crossings import Crossings, crossings
 from coppice.bounds.sizes.growth import growth
 from coppice.bounds.sizes.priced import Paid, PricedLinks, paid_by, priced_links
 from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork, nearest
@@ -66,6 +67,7 @@ class TimeBound:
     ] = ()  # Ranks whose data are then looked at: all ranks receive them, or sums for them
     sinks: tuple[int, ...] = ()  # Nodes that need what crosses the cut; more than one of an all-to-all alone
     priced: PricedLinks | None = None  # Or this
+    crossings: Crossings | None = None  # Or this
     # Or the number of ranks that can have something of one rank (`spread`), or of which one can (`gathered`)
     growth: str | None = None
 
@@ -156,6 +158,10 @@ class TimeBounds:
             time_ns = priced.least_time(whole)
             if time_ns > least_ns:
                 least_ns, best = time_ns, replace(best, priced=priced, growth=None)
+        for crossed in self._crossings:
+            time_ns = crossed.least_time(whole)
+            if time_ns > least_ns:
+                least_ns, best = time_ns, replace(best, crossings=crossed, priced=None, growth=None)
         part = whole / problem.shards if problem.shards else Fraction(0)
         for need in self._needs:
             found = need.sink.least_time(part, least_ns)
@@ -169,6 +175,7 @@ class TimeBounds:
                     sources=need.sources,
                     sinks=need.sinks or (need.sink.node,),
                     priced=None,
+                    crossings=None,
                     growth=None,
                 )
         start = Fraction(str(costs.start_us)) if least_ns else Fraction(0)
@@ -189,6 +196,26 @@ class TimeBounds:
         if limited and problem.collective is Collective.ALL_REDUCE:
             found.append(priced_links(problem, self._network, None))
         return found
+
+    @cached_property
+    def _crossings(self) -> list[Crossings]:
+        """Bounds from messages between boxes, where all ranks are in some box."""
+        problem, collective = self.problem, self.problem.collective
+        if collective not in (Collective.BROADCAST, Collective.REDUCE, Collective.ALL_REDUCE):
+            return []
+        ranks = [members for _, members in boxes(problem.topology)]
+        if self._helped or len(ranks) < 2 or sum(map(len, ranks)) < problem.topology.num_ranks:
+            return []
+        nodes = problem.topology.rank_nodes.tolist()
+        turned = collective in TURNED
+        limited = self.costs.gpu_gb_per_s is not None and not turned
+        roots = [nodes[problem.root or 0], *([None] if collective is Collective.ALL_REDUCE else [])]
+        found = [
+            crossings(self._turned if turned else self._network, ranks, root=root, ports=ports, turned=turned)
+            for root in roots
+            for ports in (False, True)[: 1 + limited]
+        ]
+        return [each for each in found if each is not None]
 
     @cached_property
     def _needs(self) -> list[_Need]:

@@ -16,6 +16,7 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import CutFamily
 from coppice.bounds.sizes.arrival import MovingCut
+from coppice.bounds.sizes.crossings import Crossings
 from coppice.bounds.sizes.least import TimeBound
 from coppice.bounds.sizes.priced import priced_links
 from coppice.bounds.sizes.timed import MessageCosts, TimedNetwork
@@ -46,6 +47,16 @@ class _CutRow(msgspec.Struct, forbid_unknown_fields=True):
     more_sinks: list[Id] = msgspec.field(default_factory=list)
 
 
+class _CrossingsRow(msgspec.Struct, forbid_unknown_fields=True):
+    """Messages between boxes: nodes of ranks, one of each box; the root is one whose data alone are looked at."""
+
+    root: Id | None
+    turned: bool
+    ports: bool
+    sources: list[Id]
+    sinks: list[Id]
+
+
 class _CostsRow(msgspec.Struct, forbid_unknown_fields=True):
     name: str
     start_us: float
@@ -67,6 +78,7 @@ class _SizeRow(msgspec.Struct, forbid_unknown_fields=True):
     cut: _CutRow | None = None
     proof: ProofRow | None = None
     sends: bool = False  # The proof counts the sends of an all-reduce
+    crossings: _CrossingsRow | None = None
     growth: Literal["spread", "gathered"] | None = None
     representatives: list[Id] | None = None  # Nodes of ranks, one for each set of the proof; none: all ranks
 
@@ -141,6 +153,9 @@ def _row(bound: TimeBound) -> dict[str, Any]:
             row["representatives"] = bound.priced.representatives
     elif bound.priced is not None:
         row["sends"] = True
+    elif bound.crossings is not None:
+        names = ("root", "turned", "ports", "sources", "sinks")
+        row["crossings"] = {name: getattr(bound.crossings, name) for name in names}
     elif bound.growth is not None:
         row["growth"] = bound.growth
     return row
@@ -205,6 +220,8 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         time_us=read_fraction(row.time_us, f"{where}.time_us"),
         growth=row.growth,
     )
+    if row.crossings is not None:
+        return TimeBound(**{**vars(found), "crossings": _crossings(problem, network, row.crossings, where)})
     if row.cut is None:
         if row.proof is None and not row.sends:
             return found
@@ -238,6 +255,25 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         sources = tuple(range(problem.topology.num_ranks)) if problem.root is None else (problem.root,)
     sides = {"turned": row.cut.turned, "joint": row.cut.joint, "sources": sources, "sinks": sinks}
     return TimeBound(**{**vars(found), "cut": cut, **sides})
+
+
+def _crossings(problem: Problem, network: TimedNetwork, row: _CrossingsRow, where: str) -> Crossings:
+    """Crossings as they are written; who checks them counts anew."""
+    ranks = {*problem.topology.rank_nodes.tolist()}
+    if not {*row.sources, *row.sinks, *([] if row.root is None else [row.root])} <= ranks:
+        raise InputError(
+            f"expected nodes with ranks at {where}.crossings, found others: write the bounds again."
+        )
+    return Crossings(
+        network=network.reversed() if row.turned else network,
+        turned=row.turned,
+        root=row.root,
+        ports=row.ports,
+        sources=tuple(row.sources),
+        sinks=tuple(row.sinks),
+        work=Fraction(len(row.sources) - (row.root is not None)),
+        rows=(),
+    )
 
 
 def _amount(value: float, where: str) -> float:

@@ -34,6 +34,9 @@ up those that any of them can have told. The same turned round in time bounds of
 e = (x, y) is of use between the distance of x from the nearest rank and T less the distance from y to the nearest one.
 Without a witness each byte of an all-reduce is sent by ranks 2 (n - 1) times. For disjoint sets of an all-reduce, one
 rank of each is enough: the distances are those from, and to, the nearest of these representatives.
+
+**Crossings.** Messages between boxes are counted by when they can begin, and by what they can bring then
+(:mod:`coppice.schedule.verification.crossing_proof`).
 """
 
 from __future__ import annotations
@@ -53,6 +56,7 @@ from coppice.bounds.sizes.least import TimeBound
 from coppice.bounds.sizes.timed import TimedNetwork
 from coppice.collectives import Collective
 from coppice.errors import CheckError
+from coppice.schedule.verification.crossing_proof import check_crossings
 from coppice.schedule.verification.proof import link_prices
 from coppice.text import shortened
 
@@ -85,6 +89,20 @@ def check_time_bound(bound: TimeBound) -> None:
         proved = (bound.time_us - start) * 1000
         chosen = bound.priced.representatives
         _check_prices(problem, network, bound.size_bytes, bound.priced.witness, chosen, proved)
+    elif bound.crossings is not None:
+        proved = (bound.time_us - start) * 1000
+        crossed = bound.crossings
+        check_crossings(
+            problem,
+            network.reversed() if crossed.turned else network,
+            _rounded_down(problem, bound.size_bytes),
+            proved,
+            root=crossed.root,
+            ports=crossed.ports,
+            turned=crossed.turned,
+            sources=crossed.sources,
+            sinks=crossed.sinks,
+        )
     elif bound.growth is not None and bound.time_us:
         proved = (bound.time_us - start) * 1000
         _check_growth(bound, bound.growth, proved)
