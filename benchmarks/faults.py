@@ -4,6 +4,7 @@
     python benchmarks/faults.py --pairs 100 --seed 1   # fewer pairs
     python benchmarks/faults.py --only 'dgx*' --collective all_gather
     python benchmarks/faults.py --write                # rewrites the tables of faults.md
+    python benchmarks/faults.py --large                # faults of 1,024 GPUs (all-gather)
 
 A fault is a link lost or at half rate, in both directions or in one, or a node lost or at half rate. Faults that a
 symmetry of the cluster turns into each other are looked at once, and counted as many times as there are.
@@ -127,6 +128,62 @@ class Tally:
         )
 
 
+def large() -> Table:
+    """Faults of 128 DGX H100 on rails, without and with spines: the time from the old plan to a verified new one."""
+    table = Table(
+        title="1,024 GPUs: all-gather of 128 DGX H100 on rails",
+        header=(
+            *(
+                "fabric",
+                "fault",
+                "plan",
+                "verify",
+                "below the optimum",
+                "highest before",
+                "highest now",
+                "how",
+            ),
+        ),
+    )
+    fabrics = {
+        "a switch for each rail": (coppice.load("dgx-h100", boxes=128), "rail0"),
+        "leaves of 16 boxes, 8 spines": (
+            coppice.compose(["128xdgx-h100"], fabric="rail", spines=8, hosts_per_leaf=16),
+            "rail0/leaf0",
+        ),
+    }
+    for fabric, (whole, leaf) in fabrics.items():
+        plan = coppice.plan(whole, "all_gather", ring=False)
+        faults = [
+            Fault(("box0/gpu0", leaf), "lost"),
+            Fault(("box0/gpu0", leaf), "slow"),
+            Fault(("box0/gpu0", "box0/nvswitch"), "lost"),
+            Fault(("box0/gpu0", "box0/nvswitch"), "slow"),
+            Fault(("box0/gpu0",), "lost"),
+        ]
+        if "spine0" in whole.node_index:
+            faults += [
+                Fault((leaf, "spine0"), "lost"),
+                Fault((leaf, "spine0"), "slow"),
+                Fault(("spine0",), "lost"),
+            ]
+        for fault in faults:
+            found = replan_after_faults(plan, fault.on(whole))
+            table.rows.append(
+                (
+                    fabric,
+                    f"{' - '.join(fault.names)} {fault.kind}",
+                    f"{number(1e3 * found.seconds)} ms",
+                    f"{number(1e3 * found.verify_seconds)} ms",
+                    str(found.loss),
+                    str(found.before_height),
+                    str(found.max_height),
+                    found.how,
+                )
+            )
+    return table
+
+
 HEADER = (
     *("cluster", "collective", "faults", "cut off", "at the optimum", "at most twice as high"),
     *("highest", "median", "longest", "looked at"),
@@ -145,7 +202,11 @@ def main() -> None:
     parser.add_argument("--only", default="*", metavar="PATTERN", help="clusters, as a shell pattern")
     parser.add_argument("--collective", choices=COLLECTIVES, action="append", help="may be repeated [all]")
     parser.add_argument("--write", action="store_true", help="rewrite the tables of faults.md")
+    parser.add_argument("--large", action="store_true", help="instead: faults of 1,024 GPUs")
     asked = parser.parse_args()
+    if asked.large:
+        large().show(Console(width=240))
+        return
     draw = random.Random(asked.seed)
     one = Table(title="Every single fault", header=HEADER)
     two = Table(title=f"{asked.pairs} pairs of faults", header=HEADER)
