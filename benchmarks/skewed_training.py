@@ -130,8 +130,8 @@ PAGE = """# A mixture of experts under skewed routing
 
 Four ranks in the lab, two boxes of two: 1,000 Mbit/s inside a box, 100 Mbit/s from each rank to the other box.
 {layers} layers of `MixtureOfExperts`, {experts} experts each, {tokens} tokens of {width} floats a rank; in every step
-{first:.0%} of the tokens go to one expert and {second:.0%} to another, drawn anew for each layer and step. Regenerate with
-`python benchmarks/skewed_training.py --rounds {rounds} --steps {steps} --write` (Linux, root). {machine}
+{first:.0%} of the tokens go to one expert and {second:.0%} to another, drawn anew for each layer and step. Regenerate
+with `python benchmarks/skewed_training.py --rounds {rounds} --steps {steps} --write` (Linux, root). {machine}
 
 Times of a step are medians over {rounds} rounds of {steps} steps of the slowest rank, both backends in turn in each
 round.
