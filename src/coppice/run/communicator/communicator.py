@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import time
 from collections.abc import Sequence
 from types import TracebackType
 from typing import Any
@@ -13,12 +14,13 @@ from coppice.bounds.all_to_all.rates import rates_of
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.dialects.rank.program import RankProgram
+from coppice.run.adapting.adapting import ADAPT_VARIABLE, NetworkWatch, agreed_network
 from coppice.run.alltoallv.exchange import BlockExchange
 from coppice.run.communicator.groups import AUTO, GroupSettings, agree, topology_of
 from coppice.run.communicator.in_network import InNetwork, is_protocol, switch_defect
 from coppice.run.engines.datatype import DataType, ReduceOp, array_of, check_reduction, data_type_of
-from coppice.run.engines.engine import DirectEngine, Engine, GroupingEngine
-from coppice.run.planned import FOREST, CallRequest, RankPrograms
+from coppice.run.engines.engine import DirectEngine, Engine, GroupingEngine, StreamingEngine
+from coppice.run.planned import FOREST, CallRequest, RankPrograms, is_plan_file
 from coppice.topology.model import Topology
 
 
@@ -48,6 +50,9 @@ class Communicator:
             that repeats an old call while the others make a new one, which otherwise ends in a timeout.
         fall_back: Where a switch fails, all ranks go on without it; otherwise they raise. It costs an exchange per
             all-reduce in the network, so that no rank uses a sum that another one does not have.
+        adapt: Watch the times of calls, and plan anew where a part of the network becomes slow for good; None is on
+            where ``COPPICE_ADAPT`` is 1. It needs an engine that times flows (torch, mpi), and costs an exchange every
+            eighth call.
 
     Raises:
         InputError: If the topology has another number of ranks than the group, or an option is out of range.
@@ -76,6 +81,7 @@ class Communicator:
         timeout_s: float = 300.0,
         check_every_call: bool = False,
         fall_back: bool = True,
+        adapt: bool | None = None,
     ) -> None:
         self.engine, self.topology = engine, topology
         self.rank, self.ranks = engine.rank, engine.ranks
@@ -87,6 +93,7 @@ class Communicator:
             timeout_s=timeout_s,
             check_every_call=check_every_call,
             fall_back=fall_back,
+            adapt=os.environ.get(ADAPT_VARIABLE) == "1" if adapt is None else adapt,
         )
         record, defect = self._settings.record(topology), self._settings.defect(topology, engine.ranks)
         if not defect and is_protocol(algorithm):
@@ -97,10 +104,47 @@ class Communicator:
         self.in_network: InNetwork | None = None
         if is_protocol(algorithm):
             self.in_network = InNetwork(engine, algorithm, timeout_s=timeout_s, fall_back=fall_back)
-        planned = FOREST if algorithm == AUTO or self.in_network is not None else algorithm
-        self._programs = RankPrograms(
-            engine, topology, algorithm=planned, pieces=pieces, cache_dir=cache_dir, timeout_s=timeout_s
+        self._programs = self._planned_for(topology)
+        self._watch: NetworkWatch | None = None
+        if self._settings.adapt and isinstance(engine, StreamingEngine) and not is_plan_file(algorithm):
+            self._watch = NetworkWatch(engine, topology, timeout_s=timeout_s)
+
+    def _planned_for(self, topology: Topology) -> RankPrograms:
+        """Programs for a network, none made yet."""
+        settings = self._settings
+        return RankPrograms(
+            self.engine,
+            topology,
+            algorithm=FOREST
+            if settings.algorithm == AUTO or self.in_network is not None
+            else settings.algorithm,
+            pieces=settings.pieces,
+            cache_dir=settings.cache_dir,
+            timeout_s=settings.timeout_s,
         )
+
+    def replan(self, topology: Topology | None = None) -> None:
+        """Go on with plans for another network of the same ranks, such as what faults leave; collective over the ranks.
+
+        Every rank calls it between the same two calls. Results stay what they are; calls are planned anew as they come.
+
+        Args:
+            topology: The network, needed on rank 0; other ranks give the same one, or None.
+
+        Raises:
+            InputError: If the algorithm is a plan file, which is for one network.
+            Mismatch: On every rank, if networks differ or have other ranks.
+        """
+        if is_plan_file(self._settings.algorithm):
+            raise InputError(
+                f"expected an algorithm that plans, found the plan {self._settings.algorithm}: "
+                "`coppice.replan` mends a plan."
+            )
+        self.topology = agreed_network(self.engine, topology, ranks=self.ranks)
+        self._programs = self._planned_for(self.topology)
+        self._blocks = None
+        if self._watch is not None:
+            self._watch.times.forget()
 
     def __enter__(self) -> Communicator:
         return self
@@ -459,7 +503,12 @@ class Communicator:
         if by_switch is not None and by_switch.all_reduce(program, given, wanted, dtype=dtype, op=op):
             return
         limit_s = self.timeout_s if timeout_s is None else timeout_s
+        begin = time.perf_counter()
         self.engine.run(program, given, wanted, dtype=dtype, op=op, timeout_s=limit_s)
+        if self._watch is not None:
+            left = self._watch.after(program, time.perf_counter() - begin, self.topology)
+            if left is not None:
+                self.replan(left)
 
     def _divided(self, elements: int) -> int:
         """The number of elements, if they make equal blocks for all ranks."""

@@ -31,6 +31,7 @@ class GroupSettings:
     timeout_s: float
     check_every_call: bool
     fall_back: bool = True
+    adapt: bool = False
 
     def record(self, topology: Topology) -> dict[str, Value]:
         """Values that must be equal on all ranks; timeout and cache directory may differ."""
@@ -43,6 +44,7 @@ class GroupSettings:
             "pieces": self.pieces,
             "check_every_call": self.check_every_call,
             "fall_back": self.fall_back,
+            "adapt": self.adapt,
         }
 
     def defect(self, topology: Topology, ranks: int) -> str:

@@ -133,6 +133,18 @@ class BackendPath:
                 group.carry_out(program, source, target, dtype=dtype, op=op, timeout_s=timeout_s)
                 return
 
+    def replan(self, topology: Topology | None) -> None:
+        """Plan for another network of the same ranks from now on; collective over the ranks."""
+        if not self._groups:
+            raise InputError(
+                "expected a group whose calls are planned, found one by shared memory or puts: its network stays."
+            )
+        for group in self._groups:
+            group.replan(topology)
+        rates = rates_of(self._groups[0].topology)
+        if self._blocks is not None:
+            self._blocks = BlockExchange(self.engine, rates)
+
     @property
     def exchanges_blocks(self) -> bool:
         """Whether :meth:`exchange_blocks` is for this group."""

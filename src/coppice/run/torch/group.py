@@ -170,6 +170,30 @@ class PlannedGroup(dist.ProcessGroup):
             works += [together] if together is not None else []
         return AllOf(works)
 
+    def replan(self, topology: Any = None) -> None:
+        """Go on with plans for another network of the same ranks, behind all calls that were issued before.
+
+        Every rank calls it between the same two calls; collectives are planned anew as they come, and results stay
+        what they are.
+
+        Args:
+            topology: What :func:`coppice.load` takes; needed on rank 0, other ranks give the same one or None.
+
+        Raises:
+            torch.distributed.DistBackendError: On every rank, if networks differ, or its calls are not planned.
+        """
+        from coppice.topology.load import load
+
+        left = None if topology is None else load(topology)
+        path = self._path("cpu" if self.nccl is None else "cuda")
+        if path is None:
+            raise error_of(
+                "replan", InputError("expected a group whose calls are planned, found one of gloo or NCCL.")
+            )
+        task = Task("replan", None, lambda: path.replan(left))
+        self._queue.put(task, device=None, waits=True)
+        task.wait()
+
     def shutdown(self) -> None:
         """Finish issued work, and stop the thread."""
         self._end("was shut down", drain=True, timeout_s=self._timeout_s())
