@@ -3,10 +3,10 @@
     python benchmarks/lab_sizes.py --write            # the tables of benchmarks/lab_sizes.md (Linux, root)
     python benchmarks/lab_sizes.py --only ring --rounds 5
 
-A network is measured in two runs of `coppice bench`, eight ranks over gloo. The first one times a few algorithms at
-sizes in between, from which a time model is fitted. With that model a set of plans is made for the sizes of the table,
-as `coppice plan --sizes` does. The second run times, round by round, the set, every algorithm of the catalogue that
-has routes, and gloo's own collective. So a time is predicted before it is measured, and from other sizes.
+A collective on a network is measured in two runs of `coppice bench`, eight ranks over gloo. The first one times a few
+algorithms at sizes in between, from which a time model is fitted. With that model a set of plans is made for the sizes
+of the table, as `coppice plan --sizes` does. The second run times, round by round, the set, every algorithm of the
+catalogue that has routes, and gloo's own collective. So a time is predicted before it is measured, and from other sizes.
 """
 
 from __future__ import annotations
@@ -25,11 +25,12 @@ from typing import Any
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.plan_sets import plan_set
-from coppice.errors import InputError
+from coppice.errors import CheckError, InputError
 from coppice.fitting.time_model import Bodies, MeasuredTime, fit
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.choice import FOREST, from_catalogue
 from coppice.planners.planning import plan
+from coppice.run.communicator.in_network import is_protocol
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_ranks
 from coppice.run.lab.namespaces import Lab
@@ -80,8 +81,13 @@ def bench(
         command = [sys.executable, "-m", "coppice", "bench", collective.value]
         command += ["-s", ",".join(map(str, sizes)), "-n", str(rounds), "-w", "2", "-a", ",".join(names)]
         command += ["--engine", "torch", "--output", str(output), "--json", "--timeout", "120"]
-        with contextlib.redirect_stderr(io.StringIO()):
-            launch_ranks(lab, command, timeout_s=3600, out=io.StringIO(), err=io.StringIO())
+        said = io.StringIO()
+        try:
+            with contextlib.redirect_stderr(io.StringIO()):
+                launch_ranks(lab, command, timeout_s=3600, out=io.StringIO(), err=said)
+        except CheckError:
+            say(said.getvalue()[-2000:])
+            raise
         return [json.loads(line) for line in output.read_text().splitlines()]
 
 
@@ -93,10 +99,10 @@ def body_of(problem: Problem, name: str) -> Schedule | Forest:
 
 
 def with_routes(problem: Problem) -> list[str]:
-    """Names of the catalogue's algorithms that serve the problem."""
+    """Names of the catalogue's algorithms that serve the problem, without a switch that adds."""
     found = []
     for name, collective in algorithms():
-        if collective is problem.collective:
+        if collective is problem.collective and not is_protocol(name):
             with contextlib.suppress(InputError):
                 body_of(problem, name)
                 found.append(name)
@@ -120,35 +126,31 @@ def fitted(rows: Sequence[dict[str, Any]], bodies: Bodies) -> Model:
     return found.model
 
 
-def measured(name: str, topology: Topology, rounds: int) -> tuple[Model, list[Cell]]:
+def measured(name: str, topology: Topology, collective: Collective, rounds: int) -> tuple[Model, list[Cell]]:
     """Fit, plan, measure."""
     scale = chosen_scale(topology)
     network = scaled(topology, scale)
-    problems = {each: Problem(topology=network, collective=each) for each in COLLECTIVES}
-    cells: list[Cell] = []
+    problem = Problem(topology=network, collective=collective)
     with standing("sizes", topology, scale) as lab, tempfile.TemporaryDirectory() as directory:
         routed = draw(topology, scale).routed
-        bodies: dict[str, Sequence[Schedule | Forest]] = {}
-        rows: list[dict[str, Any]] = []
-        for collective, problem in problems.items():
-            names = FITTED_WITH[collective]
-            say(f"{name}: {collective} by {', '.join(names)}, to fit a model")
-            rows += bench(lab, collective, FITTED, names, rounds)
-            bodies |= {f"{collective} {each}": (routed(body_of(problem, each)),) for each in names}
+        names = FITTED_WITH[collective]
+        say(f"{name}: {collective} by {', '.join(names)}, to fit a model")
+        rows = bench(lab, collective, FITTED, names, rounds)
+        bodies: dict[str, Sequence[Schedule | Forest]] = {
+            f"{collective} {each}": (routed(body_of(problem, each)),) for each in names
+        }
         model = fitted(rows, bodies)
-        for collective, problem in problems.items():
-            folder = Path(directory) / f"{collective}"
-            made = plan_set(problem, SIZES, model=model, effort="high").plans
-            write_plan_set(made, folder)
-            served = with_routes(problem)
-            say(f"{name}: {collective} by {len(made.plans)} plans, {len(served)} algorithms and gloo")
-            rows = bench(lab, collective, SIZES, [str(folder), *served, "native"], rounds)
-            predicted = {each.size_bytes: each.simulated_seconds * 1e6 for each in made.sizes}
-            for size in SIZES:
-                found = {
-                    row["algorithm"]: row for row in rows if row["size_bytes"] == size and not row["refusal"]
-                }
-                cells.append(cell(name, collective, size, found, predicted[size]))
+        folder = Path(directory) / f"{collective}"
+        made = plan_set(problem, SIZES, model=model, effort="high").plans
+        write_plan_set(made, folder)
+        served = with_routes(problem)
+        say(f"{name}: {collective} by {len(made.plans)} plans, {len(served)} algorithms and gloo")
+        rows = bench(lab, collective, SIZES, [str(folder), *served, "native"], rounds)
+    predicted = {each.size_bytes: each.simulated_seconds * 1e6 for each in made.sizes}
+    cells = []
+    for size in SIZES:
+        found = {row["algorithm"]: row for row in rows if row["size_bytes"] == size and not row["refusal"]}
+        cells.append(cell(name, collective, size, found, predicted[size]))
     return model, cells
 
 
@@ -219,32 +221,31 @@ HEAD = """# Plans of sizes on real sockets
 `python benchmarks/lab_sizes.py --write` regenerates this page (Linux, root), `--only NETWORK` one network of it.
 {machine}, 8 ranks over gloo.
 
-On each network a time model is fitted to a few algorithms at 4 KiB, 64 KiB, 1 MiB and 16 MiB; with it plans are made
-for the sizes of the table, and these, every algorithm of the catalogue that has routes, and gloo's own collective are
-timed in one run, round by round. A time is the median over the rounds of the slowest rank; "rounds" is by how much the
+For each network and collective a time model is fitted to a few algorithms at 4 KiB, 64 KiB, 1 MiB and 16 MiB; with it
+plans are made for the sizes of the table, and these, every algorithm of the catalogue that has routes, and gloo's own
+collective are timed in one run, round by round. A time is the median over the rounds of the slowest rank; "rounds" is by how much the
 slowest round of the plan was above its fastest one, "best other" how much more than the plan the fastest of all others
 took.
 
 """
 
 
-def kept_rows(names: Sequence[str], rounds: int) -> list[dict[str, Any]]:
-    """Rows of networks, those of ``names`` measured anew and kept for another run."""
+def kept_rows(names: Sequence[str], collectives: Sequence[Collective], rounds: int) -> list[dict[str, Any]]:
+    """Rows of networks and collectives, those asked for measured anew and kept for another run."""
     networks = topologies()
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else []
     for name in names:
-        model, found = measured(name, networks[name], rounds)
-        row = {
-            "network": name,
-            "rounds": rounds,
-            "model": model.text,
-            "cells": [asdict(each) for each in found],
-        }
-        kept = sorted(
-            [*(each for each in kept if each["network"] != name), row],
-            key=lambda each: NETWORKS.index(each["network"]),
-        )
-        KEPT.write_text(json.dumps(kept, indent=1) + "\n")
+        for collective in collectives:
+            model, found = measured(name, networks[name], collective, rounds)
+            row = {"network": name, "collective": collective.value, "rounds": rounds, "model": model.text}
+            row["cells"] = [asdict(each) for each in found]
+            others = [
+                each for each in kept if (each["network"], each["collective"]) != (name, collective.value)
+            ]
+            kept = sorted(
+                [*others, row], key=lambda each: (NETWORKS.index(each["network"]), each["collective"])
+            )
+            KEPT.write_text(json.dumps(kept, indent=1) + "\n")
     return kept
 
 
@@ -254,15 +255,19 @@ def main(arguments: Sequence[str] | None = None) -> None:
     )
     parser.add_argument("--rounds", type=int, default=11)
     parser.add_argument("--only", action="append", choices=NETWORKS, help="may be repeated")
+    parser.add_argument("--collective", action="append", choices=[each.value for each in COLLECTIVES])
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args(arguments)
-    rows = kept_rows(options.only or NETWORKS, options.rounds)
+    collectives = [Collective(each) for each in options.collective or COLLECTIVES]
+    rows = kept_rows(options.only or NETWORKS, collectives, options.rounds)
     cells = [
         Cell(**{**each, "collective": Collective(each["collective"])})
         for row in rows
         for each in row["cells"]
     ]
-    models = [f"{row['network']}, {row['rounds']} rounds: {row['model']}" for row in rows]
+    models = [
+        f"{row['network']}, {row['collective']}, {row['rounds']} rounds: {row['model']}" for row in rows
+    ]
     page = HEAD.format(machine=machine()) + table(cells, models).markdown()
     print(page)
     if options.write:
