@@ -37,14 +37,15 @@ def install() -> None:
     stream = _Stream(lambda: cuda.current_stream().handle.value)
     _kept.append(stream)
     library.emulated_symmetric_memory(stream)
-    library.emulated_allocate.restype = ctypes.c_void_p
+    made = ctypes.PyDLL(str(built)).emulated_tensor
+    made.restype, made.argtypes = ctypes.py_object, (ctypes.c_long,)
     patched: Any = _SymmetricMemory
 
     def allocate(size: Sequence[int], stride: Any, dtype: torch.dtype, *rest: Any) -> torch.Tensor:
         del stride, rest
         [count] = size
-        address = library.emulated_allocate(ctypes.c_size_t(count * dtype.itemsize))
-        return cuda.tensor_at(address, count, dtype)
+        found: torch.Tensor = made(count * dtype.itemsize)
+        return found.view(dtype)
 
     patched.empty_strided_p2p = allocate
 
@@ -58,7 +59,14 @@ def _build(built: Path) -> None:
         os.environ.get("CXX", "g++"),
         *("-std=c++20", "-O1", "-fPIC", "-shared", "-fvisibility=hidden"),
         *(f"-I{include}", f"-I{include / 'torch/csrc/api/include'}", str(_SOURCE), "-o", str(part)),
-        *(f"-L{libraries}", "-ltorch_cpu", "-lc10", f"-L{_LIBRARIES}", "-l:libcudart.so.13"),
+        *(
+            f"-L{libraries}",
+            "-ltorch_python",
+            "-ltorch_cpu",
+            "-lc10",
+            f"-L{_LIBRARIES}",
+            "-l:libcudart.so.13",
+        ),
         f"-Wl,-rpath,{libraries}",
     ]
     subprocess.run(command, check=True)

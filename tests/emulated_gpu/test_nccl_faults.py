@@ -103,14 +103,43 @@ def test_an_old_driver_is_told(library: str, tmp_path: Path) -> None:
     assert all("requires CUDA driver 12.5 or later" in each for each in said), said
 
 
-def test_nvcc_takes_the_exported_kernel_with_its_headers(library: str, tmp_path: Path, run: Run) -> None:
-    """It cannot run here: threads run it in tests/export, where aborting its communicator ends it."""
+def nvcc_and_headers(library: str) -> tuple[str, Path]:
     headers, compiler = Path(library).parent / "include", shutil.which("nvcc")
     if compiler is None or not (headers / "nccl_device.h").is_file():
         pytest.skip("needs nvcc, and NCCL's headers in include/ beside the library")
-    plan, kernel = tmp_path / "plan.json", tmp_path / "plan.cu"
+    return compiler, headers
+
+
+def exported_kernel(folder: Path, run: Run) -> Path:
+    plan, kernel = folder / "plan.json", folder / "plan.cu"
     write_plan(coppice.plan(preset("ring", gpus=4), "all_reduce").plan, plan)
     assert run("export", plan, "--to", "cuda", "--option", "pieces=2", "-o", kernel).code == 0
+    return kernel
+
+
+def test_the_exported_kernel_names_no_deprecated_signal(library: str, tmp_path: Path, run: Run) -> None:
+    """NCCL's headers call it deprecated in a comment alone: poisoned, the name cannot be used unseen."""
+    compiler, headers = nvcc_and_headers(library)
+    text = exported_kernel(tmp_path, run).read_text()
+    end = text.rindex("\n#include ") + 1
+    end = text.index("\n", end) + 1
+    poisoned = f"{text[:end]}#pragma GCC poison ncclGin_SignalInc\n{text[end:]}"
+    for name, body, errors in (
+        ("mended", poisoned, 0),
+        ("before", poisoned.replace("NCCL_VERSION(2, 30, 7)", "NCCL_VERSION(99, 0, 0)"), 1),
+    ):
+        source = tmp_path / f"{name}.cu"
+        source.write_text(body)
+        command = [compiler, "-std=c++17", "-arch=sm_90", "-E", f"-I{headers}", "-o", f"{tmp_path}/{name}.ii"]
+        done = subprocess.run([*command, str(source)], capture_output=True, text=True, timeout=500)
+        assert done.stderr.count('poisoned "ncclGin_SignalInc"') == errors, done.stderr
+        assert (done.returncode != 0) is bool(errors)
+
+
+def test_nvcc_takes_the_exported_kernel_with_its_headers(library: str, tmp_path: Path, run: Run) -> None:
+    """It cannot run here: threads run it in tests/export, where aborting its communicator ends it."""
+    compiler, headers = nvcc_and_headers(library)
+    kernel = exported_kernel(tmp_path, run)
     command = [
         compiler,
         "-std=c++17",

@@ -23,6 +23,9 @@ void* PyEval_SaveThread();
 void PyEval_RestoreThread(void* state);
 }
 
+struct _object;  // PyObject
+_object* THPVariable_Wrap(const at::TensorBase& tensor);
+
 namespace {
 
 namespace symmetric = c10d::symmetric_memory;
@@ -105,8 +108,11 @@ class Allocator : public symmetric::SymmetricMemoryAllocator {
   }
 
   void free(void* pointer) override {
-    std::lock_guard lock(mutex_);
-    sizes_.erase(pointer);
+    const OthersRun others;  // it waits for the device
+    {
+      std::lock_guard lock(mutex_);
+      sizes_.erase(pointer);
+    }
     cudaFree(pointer);
   }
 
@@ -175,7 +181,10 @@ extern "C" __attribute__((visibility("default"))) void emulated_symmetric_memory
   symmetric::register_allocator(c10::DeviceType::CPU, c10::make_intrusive<Allocator>());
 }
 
-// Memory of the allocator in torch's table.
-extern "C" __attribute__((visibility("default"))) void* emulated_allocate(size_t bytes) {
-  return symmetric::get_allocator(c10::DeviceType::CPU)->alloc(bytes, 0, std::nullopt);
+// A tensor of bytes in memory of the allocator in torch's table, which lets go of it.
+extern "C" __attribute__((visibility("default"))) _object* emulated_tensor(long bytes) {
+  const auto allocator = symmetric::get_allocator(c10::DeviceType::CPU);
+  void* pointer = allocator->alloc(static_cast<size_t>(bytes), 0, std::nullopt);
+  const auto let_go = [allocator](void* memory) { allocator->free(memory); };
+  return THPVariable_Wrap(at::from_blob(pointer, {bytes}, let_go, at::TensorOptions().dtype(at::kByte)));
 }
