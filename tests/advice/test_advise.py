@@ -15,6 +15,7 @@ from coppice.advice.rows import AdviceRow, by_ranges, settled
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.reading import read_logs
+from coppice.selection import select
 from coppice.topology.presets import preset
 from coppice.tuning.records import LibraryChoice, TimedRun
 from support.paths import ROOT
@@ -255,3 +256,16 @@ def test_what_nvidia_smi_printed_is_advised_for_nccl() -> None:
     text = "        GPU0    GPU1\nGPU0     X      NV8\nGPU1    NV8      X\n"
     with pytest.warns(UserWarning, match="GPU model is not in the text"):
         assert usual_library(coppice.load(text)) == "nccl"
+
+
+def test_rccl_without_a_log_tells_its_picks_and_promises_nothing() -> None:
+    topology = preset("mi300x", boxes=2)
+    found = advised(topology, sizes=[2**12, 2**26], collectives=[Collective.ALL_REDUCE])
+    for row in found.rows:
+        pick = select("rccl", row.collective, row.size_bytes, topology=topology)
+        assert pick.cell is not None
+        assert (row.picked, row.picked_us, row.nodes) == (pick.algorithm, pick.cell.time_us, 2)
+        assert not row.saves
+    assert any("takes a log" in words for words in found.notes)
+    unknown = advised(preset("mi100"), library="rccl", sizes=[2**12])
+    assert any("expected AMD GPUs of" in words for words in unknown.notes)

@@ -14,6 +14,7 @@ from coppice.advice.hosts import host_changes, host_diagnoses
 from coppice.advice.measured import fit_of, logged_rows, measured_rows, swept_rows
 from coppice.advice.mpi import PASSED_ON, MpiRequest, mpi_advice, passes_on, reordered
 from coppice.advice.nccl import TUNED, NcclState, nccl_rows
+from coppice.advice.rccl import rccl_rows
 from coppice.advice.rows import AdviceRow
 from coppice.advice.step import StepAdvice, step_advice
 from coppice.advice.topology_file import is_dump, topology_files
@@ -200,8 +201,12 @@ def advised(
     elif name == "rccl":
         rows = logged_rows(logs, collectives or TUNED, sizes)
         if not rows:
+            try:
+                rows = rccl_rows(topology, collectives or TUNED, sizes)
+            except InputError as unknown:  # other GPUs, or a board that RCCL searches
+                notes.append(str(unknown))
             notes.append(
-                "RCCL's choice is not modelled: give a log with its cost model (NCCL_DEBUG_SUBSYS=INIT,TUNING) or times"
+                "what RCCL could pick better takes a log with its cost model (NCCL_DEBUG_SUBSYS=INIT,TUNING) or times"
             )
     else:
         messages = model_of(MPI_MODEL if model is None else model)

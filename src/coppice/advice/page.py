@@ -67,6 +67,9 @@ def _verdict(advice: LibraryAdvice) -> Iterator[str]:
         yield "nothing is known of its times here (see the notes)"
         return
     library = LIBRARIES[advice.library]
+    if advice.library == "rccl" and all(row.model.endswith("cost model") for row in known):
+        yield f"what {library} picks by its own model; what would be better takes a log or times (see the notes)"
+        return
     if not gaining:
         calls = plural(len(known), "call")
         words = f"the pick of {library} is within {WORTH:.0%} of the best it can do in all {calls}"
