@@ -6,7 +6,8 @@
 A collective on a network is measured in two runs of `coppice bench`, eight ranks over gloo. The first one times a few
 algorithms at sizes in between, from which a time model is fitted. With that model a set of plans is made for the sizes
 of the table, as `coppice plan --sizes` does. The second run times, round by round, the set, every algorithm of the
-catalogue that has routes, and gloo's own collective. So a time is predicted before it is measured, and from other sizes.
+catalogue that has routes, and gloo's own collective. So a time is predicted before it is measured, and from other
+sizes.
 """
 
 from __future__ import annotations
@@ -218,13 +219,13 @@ def table(cells: Sequence[Cell], models: Sequence[str]) -> Table:
 
 HEAD = """# Plans of sizes on real sockets
 
-`python benchmarks/lab_sizes.py --write` regenerates this page (Linux, root), `--only NETWORK` one network of it.
+`python benchmarks/lab_sizes.py --write` regenerates this page (Linux, root), `--only` and `--collective` a part of it.
 {machine}, 8 ranks over gloo.
 
 For each network and collective a time model is fitted to a few algorithms at 4 KiB, 64 KiB, 1 MiB and 16 MiB; with it
 plans are made for the sizes of the table, and these, every algorithm of the catalogue that has routes, and gloo's own
-collective are timed in one run, round by round. A time is the median over the rounds of the slowest rank; "rounds" is by how much the
-slowest round of the plan was above its fastest one, "best other" how much more than the plan the fastest of all others
+collective are timed in one run, round by round. A time is the median over the rounds of the slowest rank; "rounds" is
+by how much the slowest round of the plan was above its fastest one, "best other" how much more than the plan the fastest of all others
 took.
 
 """
