@@ -225,8 +225,8 @@ HEAD = """# Plans of sizes on real sockets
 For each network and collective a time model is fitted to a few algorithms at 4 KiB, 64 KiB, 1 MiB and 16 MiB; with it
 plans are made for the sizes of the table, and these, every algorithm of the catalogue that has routes, and gloo's own
 collective are timed in one run, round by round. A time is the median over the rounds of the slowest rank; "rounds" is
-by how much the slowest round of the plan was above its fastest one, "best other" how much more than the plan the fastest of all others
-took.
+by how much the slowest round of the plan was above its fastest one, "best other" how much more than the plan the
+fastest of all others took.
 
 """
 
@@ -238,7 +238,12 @@ def kept_rows(names: Sequence[str], collectives: Sequence[Collective], rounds: i
     for name in names:
         for collective in collectives:
             model, found = measured(name, networks[name], collective, rounds)
-            row = {"network": name, "collective": collective.value, "rounds": rounds, "model": model.text}
+            row: dict[str, Any] = {
+                "network": name,
+                "collective": collective.value,
+                "rounds": rounds,
+                "model": model.text,
+            }
             row["cells"] = [asdict(each) for each in found]
             others = [
                 each for each in kept if (each["network"], each["collective"]) != (name, collective.value)
