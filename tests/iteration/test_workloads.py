@@ -26,6 +26,7 @@ from coppice.iteration.search import estimate_of
 from coppice.iteration.step.simulated import order_for, simulate_step
 from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.nets import LAYERED_MODELS
+from coppice.iteration.workload.single import single_workload
 from coppice.iteration.workload.times import layer_workload, product_seconds
 from coppice.iteration.workload.transformers import transformer_row
 from coppice.topology.presets import preset
@@ -37,7 +38,9 @@ A100 = Cluster(device=DEVICES["A100-80G"], nic_bytes_per_second=200e9, calibrati
 @pytest.mark.parametrize(
     ("name", "parameters"),
     [
-        # torchvision's models
+        # torchvision's models; Inception without its auxiliary classifier, which has 3,326,696 of 27,161,264
+        ("alexnet", 61_100_840),
+        ("inception-v3", 27_161_264 - 3_326_696),
         ("resnet-50", 25_557_032),
         ("resnet-101", 44_549_160),
         ("resnet-152", 60_192_808),
@@ -66,6 +69,8 @@ def test_models_have_their_published_sizes(name: str, parameters: int) -> None:
     ("name", "billions"),
     [
         # Multiply-adds counted once: He et al. (CVPR 2016), table 1, and torchvision's counts.
+        ("alexnet", 0.714),
+        ("inception-v3", 5.71),
         ("resnet-50", 4.09),
         ("resnet-101", 7.8),
         ("resnet-152", 11.51),
@@ -278,3 +283,24 @@ def test_attention_without_a_mask_computes_all_scores() -> None:
     assert estimate(replace(model, causal=False), unfused, A100).compute == pytest.approx(
         estimate(model, unfused, A100).compute
     )
+
+
+def test_training_with_32_bits_takes_the_operations_that_are_left() -> None:
+    """Bounds by data sheet: 3 x 3 kernels of stride 1 multiply 2.25 times less, and nothing beats 80% of the peak."""
+    for name in ("vgg-16", "resnet-50", "inception-v3"):
+        model = any_model(name)
+        found = single_workload(model, "P100", workers=2, samples=32, bytes_per_second=1e9)
+        products = [(layer, each) for layer in model.row for each in layer.products]
+        flops = sum(each.flops / (2.25 if each.kernel == 3 else 1) for _, each in products)
+        assert 3 * 32 * flops / (0.8 * 10.6e12) < found.compute_seconds < 3 * 32 * flops / (0.3 * 10.6e12)
+        assert sum(found.bytes) == 4 * model.parameters
+    assert sum(each.kernel == 3 for layer in any_model("vgg-16").row for each in layer.products) == 13
+    # Three stages of ResNet begin with a stride in a kernel of 3 x 3.
+    assert sum(each.kernel == 3 for layer in any_model("resnet-50").row for each in layer.products) == 13
+    base = single_workload(any_model("bert-base"), "V100", workers=2, samples=8, bytes_per_second=1e9)
+    assert sum(base.bytes) == pytest.approx(4 * any_model("bert-base").parameters)
+
+
+def test_a_gpu_without_a_known_peak_of_32_bits_is_refused() -> None:
+    with pytest.raises(InputError, match="found H100: take one"):
+        single_workload(any_model("alexnet"), "H100", workers=2, samples=1, bytes_per_second=1e9)

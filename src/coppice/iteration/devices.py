@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
+
+from coppice.errors import InputError
 
 KERNELS = 12
 """Kernels of a pass over a layer of a transformer: products, attention, norms, and what is between them."""
@@ -43,6 +45,13 @@ BERT 8.5% slower on V100; McDonald et al., NAACL 2022), so that the first and th
 
 _SHEETS = (
     ("V100", 125e12, 0.9e12, 32e9, 150e9, 8, 80, 1530, 300, 0),
+    ("TITAN-X", 6.6e12, 0.3365e12, 12e9, 15.75e9, 8, 24, 1075, 250, 0),
+    ("P4000", 5.3e12, 0.243e12, 8e9, 15.75e9, 1, 14, 1480, 105, 0),
+    ("P40", 11.76e12, 0.346e12, 24e9, 15.75e9, 8, 30, 1531, 250, 0),
+    ("P100", 21.2e12, 0.732e12, 16e9, 80e9, 8, 56, 1480, 300, 0),
+    ("GTX-1080-TI", 11.34e12, 0.484e12, 11e9, 15.75e9, 8, 28, 1582, 250, 0),
+    ("RTX-2080-TI", 53.8e12, 0.616e12, 11e9, 15.75e9, 4, 68, 1545, 250, 0),
+    ("RTX-3090", 71e12, 0.936e12, 24e9, 31.5e9, 8, 82, 1695, 350, 0),
     ("A100", 312e12, 1.555e12, 40e9, 300e9, 8, 108, 1410, 400, 0),
     ("A100-80G", 312e12, 2.039e12, 80e9, 300e9, 8, 108, 1410, 400, 0),
     ("H100", 989.4e12, 3.35e12, 80e9, 450e9, 8, 132, 1830, 700, 0),
@@ -72,7 +81,33 @@ DEVICES = {
 """By name; NVIDIA's data sheets of V100 SXM2, A100 SXM4 (40 and 80 GB), H100 SXM5, H200 SXM, B200, of H100s of 96 GB
 that are capped at 500 W (2.4 TB/s; PyTorch publishes runs on them), and of the NVL72 racks of GB200 and GB300, of whose
 72 GPUs jobs use 64; AMD's of MI300X, and of MI250X, a die of which has half of 383 TFLOP/s, 3.28 TB/s and 128 GB, and
-five links of 50 GB/s to others. Clocks are those with which the processors make up the peak."""
+five links of 50 GB/s to others. TITAN X (Maxwell), P4000, P40 and GTX 1080 Ti have no faster 16-bit products, so that
+theirs are those of 32 bits; 2080 Ti and 3090 add 16-bit products up in 32 bits; links of cards without NVLink are PCIe,
+16 lanes. Clocks are those with which the processors make up the peak."""
+
+
+_SINGLE = {"V100": 15.7e12, "P100": 10.6e12, "A100": 19.5e12, "RTX-2080-TI": 13.45e12, "RTX-3090": 35.6e12}
+
+
+def single_precision(device: Device) -> Device:
+    """A GPU that trains with 32 bits: its peak of such operations by data sheet, and values of 4 bytes for those of 2.
+
+    Raises:
+        InputError: If no peak is known.
+
+    Examples:
+        >>> found = single_precision(DEVICES["V100"])
+        >>> found.flops, found.memory_bytes_per_second
+        (15700000000000.0, 450000000000.0)
+    """
+    known = {name: sheet.flops for name, sheet in DEVICES.items() if sheet.flops < 15e12} | _SINGLE
+    if device.name not in known:
+        raise InputError(
+            f"expected a GPU whose peak with 32 bits is known ({', '.join(known)}), found {device.name}: take one."
+        )
+    return replace(
+        device, flops=known[device.name], memory_bytes_per_second=device.memory_bytes_per_second / 2
+    )
 
 
 @dataclass(frozen=True, kw_only=True)

@@ -342,7 +342,9 @@ def box_of(device: str) -> Cluster:
     sheet = DEVICES[device]
     rate = sheet.link_bytes_per_second * sheet.box
     return Cluster(
-        device=sheet, nic_bytes_per_second=rate, calibration=CALIBRATIONS[CONSTANTS.get(device, device)]
+        device=sheet,
+        nic_bytes_per_second=rate,
+        calibration=CALIBRATIONS.get(CONSTANTS.get(device, device), Calibration()),
     )
 
 
@@ -383,7 +385,9 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
         raise InputError(
             f"expected a device ({', '.join(DEVICES)}) to name, found {found}: name one (`device=A100-80G`)."
         )
-    return _cluster(topology, DEVICES[name], CALIBRATIONS[CONSTANTS.get(name, name)], table)
+    return _cluster(
+        topology, DEVICES[name], CALIBRATIONS.get(CONSTANTS.get(name, name), Calibration()), table
+    )
 
 
 def capped(cluster: Cluster, cap: Cap) -> Cluster:

@@ -1,10 +1,11 @@
 """Convolutional nets and recommendation models, by name.
 
-Convolutional nets are ResNet (He et al., CVPR 2016) and VGG (Simonyan and Zisserman, ICLR 2015), with the sizes of
-torchvision: ResNet strides in the 3 x 3 convolutions of its blocks. A convolution is the product of its patches with
-its kernels; what follows it (normalisation, activation, addition, pooling) are passes over what it gives. Training
-keeps what a convolution reads and, where it is normalised, what it gives; activations work in place. Activations have
-16 bits; weights, gradients and momentum 32 (automatic mixed precision).
+Convolutional nets are AlexNet in its one-column form (Krizhevsky, arXiv 1404.5997), Inception-v3 (Szegedy et al., CVPR
+2016) without its auxiliary classifier, ResNet (He et al., CVPR 2016) and VGG (Simonyan and Zisserman, ICLR 2015), with
+the sizes of torchvision: ResNet strides in the 3 x 3 convolutions of its blocks. A convolution is the product of its
+patches with its kernels; what follows it (normalisation, activation, addition, pooling) are passes over what it gives.
+Training keeps what a convolution reads and, where it is normalised, what it gives; activations work in place.
+Activations have 16 bits; weights, gradients and momentum 32 (automatic mixed precision).
 
 The deep learning recommendation model (DLRM; Naumov et al., arXiv 1906.00091) is two MLPs, and tables of embeddings.
 MLPs are copied to every GPU, tables sharded: a GPU looks up its tables for the batch of all and gets the rows of its
@@ -79,7 +80,7 @@ def resnet(depth: int, *, side: int = 224, classes: int = 1000) -> LayeredModel:
             name = f"layer{stage + 1}.{block}"
             before, size = size, size // 2 if stage and not block else size
             row.append(_convolution(f"{name}.conv1", width, inner, 1, before))
-            row.append(_convolution(f"{name}.conv2", inner, inner, 3, size))
+            row.append(_convolution(f"{name}.conv2", inner, inner, 3, size, strided=before != size))
             row.append(_convolution(f"{name}.conv3", inner, 4 * inner, 1, size))
             if not block:
                 row.append(_convolution(f"{name}.downsample", width, 4 * inner, 1, size))
@@ -114,19 +115,119 @@ def vgg(depth: int, *, side: int = 224, classes: int = 1000) -> LayeredModel:
     return LayeredModel(name=f"vgg-{depth}", row=tuple(row))
 
 
+def alexnet(*, classes: int = 1000) -> LayeredModel:
+    """AlexNet in one column, for pictures of 224 x 224.
+
+    Examples:
+        >>> found = alexnet()
+        >>> f"{found.parameters:,}", round(found.forward_flops(1) / 2e9, 2)
+        ('61,100,840', 0.71)
+    """
+    sizes = ((64, 11, 55), (192, 5, 27), (384, 3, 13), (256, 3, 13), (256, 3, 13))
+    row, width = [], 3
+    for number, (outer, kernel, size) in enumerate(sizes):
+        row.append(_convolution(f"conv{number + 1}", width, outer, kernel, size, normalised=False))
+        width = outer
+    width *= 6 * 6
+    for number, outer in enumerate((4096, 4096, classes)):
+        row.append(_linear(f"fc{number + 1}", width, outer))
+        width = outer
+    return LayeredModel(name="alexnet", row=tuple(row))
+
+
+_Branch = Sequence[tuple[int, int | tuple[int, int], int]]
+"""Convolutions in turn: channels given, kernel, and height and width of what is given."""
+
+
+def inception_v3(*, classes: int = 1000) -> LayeredModel:
+    """Inception-v3 for pictures of 299 x 299, branch by branch.
+
+    Examples:
+        >>> found = inception_v3()
+        >>> f"{found.parameters:,}", round(found.forward_flops(1) / 2e9, 2)
+        ('23,834,568', 5.71)
+    """
+    row, width = [], 3
+    for number, (outer, kernel, size) in enumerate(
+        ((32, 3, 149), (32, 3, 147), (64, 3, 147), (80, 1, 73), (192, 3, 71))
+    ):
+        row.append(_convolution(f"stem.{number + 1}", width, outer, kernel, size, strided=not number))
+        width = outer
+    for number, (branches, passed) in enumerate(_mixed_blocks()):
+        given = width if passed else 0
+        for branch, convolutions in enumerate(branches):
+            inner = width
+            for place, (outer, shape, size) in enumerate(convolutions):
+                name = f"mixed{number + 1}.{branch + 1}.{place + 1}"
+                strided = passed and place + 1 == len(convolutions)
+                row.append(_convolution(name, inner, outer, shape, size, strided=strided))
+                inner = outer
+            given += inner
+        # The last blocks fork a branch once more, so that two convolutions read what one gave.
+        for branch, (inner, outer, shapes) in enumerate(_FORKS if number >= len(_PLAIN) + 1 else ()):
+            for place, shape in enumerate(shapes):
+                name = f"mixed{number + 1}.fork{branch + 1}.{place + 1}"
+                row.append(_convolution(name, inner, outer, shape, 8))
+                given += outer
+            given -= inner
+        width = given
+    row.append(_linear("fc", width, classes))
+    return LayeredModel(name="inception-v3", row=tuple(row))
+
+
+_PLAIN = (32, 64, 64, None, 128, 160, 160, 192)
+"""Blocks before the last reduction: channels behind the pool, none for a reduction, channels of factorised branches."""
+_FORKS = ((384, 384, ((1, 3), (3, 1))), (384, 384, ((1, 3), (3, 1))))
+
+
+def _mixed_blocks() -> list[tuple[Sequence[_Branch], bool]]:
+    """Branches of each block, and whether a pool passes on all that it reads."""
+    found: list[tuple[Sequence[_Branch], bool]] = []
+    for number, inner in enumerate(_PLAIN):
+        if inner is None:
+            found.append(([[(384, 3, 17)], [(64, 1, 35), (96, 3, 35), (96, 3, 17)]], True))
+        elif number < 3:
+            twice = [(64, 1, 35), (96, 3, 35), (96, 3, 35)]
+            found.append(([[(64, 1, 35)], [(48, 1, 35), (64, 5, 35)], twice, [(inner, 1, 35)]], False))
+        else:
+            once: _Branch = [(inner, 1, 17), (inner, (1, 7), 17), (192, (7, 1), 17)]
+            long: _Branch = [
+                *((inner, 1, 17), (inner, (7, 1), 17), (inner, (1, 7), 17), (inner, (7, 1), 17)),
+                (192, (1, 7), 17),
+            ]
+            found.append(([[(192, 1, 17)], once, long, [(192, 1, 17)]], False))
+    down: _Branch = [(192, 1, 17), (192, (1, 7), 17), (192, (7, 1), 17), (192, 3, 8)]
+    found.append(([[(192, 1, 17), (320, 3, 8)], down], True))
+    last: Sequence[_Branch] = [[(320, 1, 8)], [(384, 1, 8)], [(448, 1, 8), (384, 3, 8)], [(192, 1, 8)]]
+    return [*found, (last, False), (last, False)]
+
+
 def _convolution(
-    name: str, inner: int, outer: int, kernel: int, size: int, *, normalised: bool = True
+    name: str,
+    inner: int,
+    outer: int,
+    kernel: int | tuple[int, int],
+    size: int,
+    *,
+    normalised: bool = True,
+    strided: bool = False,
 ) -> ModelLayer:
     """Convolution with output of size x size per channel, and the operations after it."""
     places = size * size
+    area = kernel * kernel if isinstance(kernel, int) else kernel[0] * kernel[1]
     given = _HALF * places * outer
-    weights = kernel * kernel * inner * outer
+    weights = area * inner * outer
     # Normalisation reads twice and writes once, an activation reads and writes; both keep one copy each.
     return ModelLayer(
         name=name,
         kind="convolution",
         operators=(
-            MatrixProduct(rows=places, n=outer, k=kernel * kernel * inner),
+            MatrixProduct(
+                rows=places,
+                n=outer,
+                k=area * inner,
+                kernel=0 if strided or not isinstance(kernel, int) else kernel,
+            ),
             MemoryPasses(moved_bytes=given * (5 if normalised else 2)),
         ),
         activation_bytes=given * (2 if normalised else 1),
@@ -219,6 +320,8 @@ def _mlp(name: str, widths: Sequence[int]) -> list[ModelLayer]:
 
 
 LAYERED_MODELS: Mapping[str, Callable[[], LayeredModel]] = {
+    "alexnet": alexnet,
+    "inception-v3": inception_v3,
     "resnet-50": lambda: resnet(50),
     "resnet-101": lambda: resnet(101),
     "resnet-152": lambda: resnet(152),

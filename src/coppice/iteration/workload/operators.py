@@ -23,6 +23,7 @@ class MatrixProduct:
     cast: float = 0.0  # Values for a row that are cast where the job multiplies with 8 bits or fewer
     # How much faster than with 16 bits it is, where the precision of the job does not say
     precision: float | None = None
+    kernel: int = 0  # Height of a square kernel, of a convolution with stride 1; 0: something else
 
     @property
     def flops(self) -> float:
