@@ -275,7 +275,7 @@ def main() -> None:
     gaps.show(console)
     if options.quick:
         return
-    headlines = headline_table(cases)
+    headlines = headline_table()
     headlines.show(console)
     jobs = job_tables()
     for table in jobs:

@@ -35,17 +35,20 @@ class JudgedClaim(NamedTuple):
         measured: The figure that was measured here; none: there is none.
         verdict: What follows.
         fault: Why there is no figure although one was expected; empty: there is one, or it needs hardware.
+        differences: What each difference of its setting brings, as measured; empty: it has none.
     """
 
     claim: Claim
     measured: float | None
     verdict: Verdict
     fault: str = ""
+    differences: str = ""
 
     @property
     def why(self) -> str:
         """What explains the verdict; empty where it needs no explanation."""
-        return self.fault or self.claim.hardware or self.claim.why
+        computed = "; ".join(filter(None, (self.differences, self.claim.why)))
+        return self.fault or self.claim.hardware or computed
 
     def record(self) -> ClaimJson:
         """What `coppice claims --json` prints of it."""
@@ -69,6 +72,8 @@ def commands_of(claim: Claim) -> list[str]:
     """Commands that measure a claim, each once."""
     if claim.recorded is not None:
         return [claim.recorded.command]
+    if claim.setting is not None:
+        return [f"coppice claims {shlex.quote(claim.system)}"]
     return list(dict.fromkeys(run.command for run in claim.runs.values()))
 
 
@@ -108,11 +113,26 @@ def judged_claims(asked: Sequence[Claim]) -> Iterator[JudgedClaim]:
     try:
         answers = {command: pool.submit(_answer, command, running) for command in commands}
         for claim in asked:
-            yield _finding(claim, answers)
+            yield _simulated(claim) if claim.setting is not None else _finding(claim, answers)
     finally:
         pool.shutdown(wait=False, cancel_futures=True)
         for process in running:
             process.kill()
+
+
+def _simulated(claim: Claim) -> JudgedClaim:
+    """The claim in its setting, which is simulated here."""
+    from coppice.published.settings.gains import setting_gain
+
+    assert claim.setting is not None
+    try:
+        found = setting_gain(claim.setting)
+    except CoppiceError as error:
+        return JudgedClaim(claim, None, verdict_on(claim, None), str(error))
+    about = f"{found.setting.setting}{f' (here {found.where})' if found.where else ''}"
+    assumed = f"; assumed: {found.setting.assumed}" if found.setting.assumed else ""
+    differences = f"{about}: {found.why or 'as published'}{assumed}"
+    return JudgedClaim(claim, found.value, verdict_on(claim, found.value), differences=differences)
 
 
 def _finding(claim: Claim, answers: dict[str, Future[_CommandOutput]]) -> JudgedClaim:

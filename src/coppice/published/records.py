@@ -68,6 +68,7 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         claim: What is claimed, and in which setting, in a sentence without its figure.
         source: Where: paper, and section, table, abstract or repository.
         published: The figure; none: what is claimed is not a figure, and `value` 1 says that it holds.
+        most: The end of the range where one was published, which begins at that figure.
         unit: Unit of the figure, such as times, GB/s, steps, s.
         evidence: How the figure is known: `read` in the paper, its abstract or its code; `derived` from its formulas;
             `reported` by others.
@@ -77,6 +78,7 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
         runs: Commands by name; their numbers are the names of the formula.
         measured: The formula over names of runs; none: the only run's number.
         recorded: The figure of a benchmark instead of runs.
+        setting: Name of the published setting that is simulated instead (:mod:`coppice.published.settings`).
         hardware: The hardware without which this cannot be measured.
         why: What explains a difference, or how the setting here differs.
     """
@@ -85,6 +87,7 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     claim: str
     source: str
     published: float | None = None
+    most: float | None = None
     unit: str = ""
     evidence: Literal["read", "derived", "reported"] = "read"
     sense: Sense = "equal"
@@ -93,13 +96,16 @@ class Claim(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=Tru
     runs: dict[str, Run] = {}
     measured: str | None = None
     recorded: Recorded | None = None
+    setting: str | None = None
     hardware: str | None = None
     why: str = ""
 
     def __post_init__(self) -> None:
-        ways = [bool(self.runs), self.recorded is not None, self.hardware is not None]
-        if sum(ways) != 1:
-            raise ValueError("expected one of `runs`, `recorded` and `hardware`, found none or several")
+        ways = [self.runs or None, self.recorded, self.setting, self.hardware]
+        if sum(way is not None for way in ways) != 1:
+            raise ValueError(
+                "expected one of `runs`, `recorded`, `setting` and `hardware`, found none or several"
+            )
         if self.runs and set(names_in(self.formula)) - set(self.runs):
             raise ValueError(f"expected a formula over {', '.join(self.runs)}, found {self.formula}")
 

@@ -23,12 +23,15 @@ VERDICTS: dict[Verdict, str] = {
 def verdict_on(claim: Claim, measured: float | None) -> Verdict:
     """Verdict on a claim, given what was measured.
 
-    Gains count from the neutral figure: of 1.6 times as fast, 1.3 times is half.
+    Gains count from the neutral figure: of 1.6 times as fast, 1.3 times is half. Of a range all is as published.
 
     Examples:
         >>> claim = Claim(system="A", claim="b", source="c", published=1.6, sense="more", neutral=1, hardware="x")
         >>> [verdict_on(claim, measured) for measured in (1.9, 1.5, 1.1, 0.9, None)]
         ['beaten', 'reached', 'direction', 'contradicted', 'not askable']
+        >>> some = Claim(system="A", claim="b", source="c", published=10, most=27, sense="more", hardware="x")
+        >>> verdict_on(some, 20.0)
+        'reached'
     """
     if measured is None:
         return "not askable"
@@ -39,7 +42,7 @@ def verdict_on(claim: Claim, measured: float | None) -> Verdict:
         return "reached" if abs(measured - claim.published) <= allowed else "contradicted"
     sign = 1 if claim.sense == "more" else -1
     ahead = sign * (measured - claim.published)
-    if ahead > allowed:
+    if sign * (measured - (claim.published if claim.most is None else claim.most)) > allowed:
         return "beaten"
     if ahead >= -allowed:
         return "reached"

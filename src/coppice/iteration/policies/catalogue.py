@@ -10,12 +10,14 @@ from coppice.iteration.policies.data_parallel.ddp import Bucketed
 from coppice.iteration.policies.data_parallel.dear import DecoupledAllReduce
 from coppice.iteration.policies.data_parallel.fusion import MergedGradients, TensorFusion
 from coppice.iteration.policies.data_parallel.gradientflow import GradientFlow
+from coppice.iteration.policies.data_parallel.horovod import Horovod
 from coppice.iteration.policies.data_parallel.ooo import OutOfOrder
 from coppice.iteration.policies.data_parallel.overlap import Serial, WaitFree
 from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
 from coppice.iteration.policies.data_parallel.pace import Preemptive
 from coppice.iteration.policies.data_parallel.poseidon import Poseidon
 from coppice.iteration.policies.data_parallel.priority import Priority
+from coppice.iteration.policies.data_parallel.servers import ParameterServers
 from coppice.iteration.policies.data_parallel.sharded import DistributedOptimizer, FullyShardedData
 from coppice.iteration.policies.data_parallel.tictac import TicTac
 from coppice.iteration.policies.pipelined.breadth_first import BreadthFirst
@@ -53,6 +55,9 @@ POLICIES: dict[str, type[ConfiguredPolicy]] = {
 }
 """The policies, kind by kind."""
 
+BASELINES: dict[str, type[Policy]] = {each.name: each for each in (ParameterServers, Horovod)}
+"""Systems that publications compare with, by name: no policies to choose, so that `all` leaves them out."""
+
 
 def policies_of(kind: type[_Kind]) -> dict[str, type[_Kind]]:
     """The policies of a kind.
@@ -74,8 +79,16 @@ def policy_named(name: str) -> type[Policy]: ...
 @overload
 def policy_named(name: str, kind: type[_Kind]) -> type[_Kind]: ...
 def policy_named(name: str, kind: type[ConfiguredPolicy] = Policy) -> type[ConfiguredPolicy]:
-    """Look up a policy of a kind; by default of those that run over layers."""
+    """Look up a policy of a kind, or a baseline; by default of those that run over layers.
+
+    Examples:
+        >>> policy_named("horovod").about
+        'sums of what is ready at the begin of a cycle, after ranks have agreed on it (Horovod, 2018)'
+    """
+    baselines = {each: found for each, found in BASELINES.items() if issubclass(found, kind)}
     known = policies_of(kind)
+    if name in baselines:
+        return baselines[name]
     if name not in known:
         raise InputError(f"expected {kind.kind} ({', '.join(known)}), found {name!r}.")
     return known[name]
