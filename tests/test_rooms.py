@@ -298,7 +298,7 @@ def test_one_module_times_training() -> None:
 def test_one_catalogue_has_every_policy() -> None:
     import importlib
 
-    from coppice.iteration.policies.catalogue import POLICIES
+    from coppice.iteration.policies.catalogue import BASELINES, POLICIES
     from coppice.iteration.policies.policy import ConfiguredPolicy
 
     for path in modules():
@@ -313,7 +313,7 @@ def test_one_catalogue_has_every_policy() -> None:
     # Tests have policies of their own.
     own = (each for each in below(ConfiguredPolicy) if each.__module__.startswith("coppice."))
     named = {each for each in own if "name" in vars(each)}
-    assert named == set(POLICIES.values())
+    assert named == {*POLICIES.values(), *BASELINES.values()}
     assigned = {
         name_of(path)
         for path in modules()

@@ -17,7 +17,7 @@ from coppice.iteration.policies.data_parallel.p3 import PriorityPropagation
 from coppice.iteration.policies.data_parallel.pace import Preemptive
 from coppice.iteration.policies.data_parallel.poseidon import Poseidon
 from coppice.iteration.policies.data_parallel.priority import Priority
-from coppice.iteration.policies.data_parallel.servers import ParameterServers
+from coppice.iteration.policies.data_parallel.servers import ServerRoundTrips
 from coppice.iteration.policies.data_parallel.sharded import DistributedOptimizer, FullyShardedData
 from coppice.iteration.policies.data_parallel.tictac import TicTac
 from coppice.iteration.policies.pipelined.breadth_first import BreadthFirst
@@ -55,7 +55,7 @@ POLICIES: dict[str, type[ConfiguredPolicy]] = {
 }
 """The policies, kind by kind."""
 
-BASELINES: dict[str, type[Policy]] = {each.name: each for each in (ParameterServers, Horovod)}
+BASELINES: dict[str, type[Policy]] = {each.name: each for each in (ServerRoundTrips, Horovod)}
 """Systems that publications compare with, by name: no policies to choose, so that `all` leaves them out."""
 
 

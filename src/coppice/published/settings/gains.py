@@ -16,9 +16,9 @@ from coppice.iteration.job.job import TrainingJob, job_of
 from coppice.iteration.policies.tensor.coconet.costs import Machine, variants
 from coppice.iteration.policies.tensor.coconet.program import tensor_parallel_layer
 from coppice.published.settings.records import (
-    Block,
     Difference,
     PolicyRun,
+    ProductBlock,
     PublishedSetting,
     Testbed,
     published_setting,
@@ -163,7 +163,7 @@ def _measured(setting: PublishedSetting, before: list[float], after: float, alon
     return compared / after if setting.measure == "times" else 100 * (compared / after - 1)
 
 
-def _block_seconds(block: Block, run: PolicyRun) -> float:
+def _block_seconds(block: ProductBlock, run: PolicyRun) -> float:
     """Time of a block with the best of the rewrites of the kinds that a run allows."""
     program = tensor_parallel_layer(
         ranks=block.ranks, rows=block.rows, inner=block.inner, columns=block.columns

@@ -14,9 +14,9 @@ from coppice.errors import InputError
 from coppice.text import suggestion
 
 __all__ = [
-    "Block",
     "Difference",
     "PolicyRun",
+    "ProductBlock",
     "PublishedSetting",
     "Testbed",
     "published_setting",
@@ -106,7 +106,7 @@ class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_onl
     over: Literal["best", "worst"] | None = None
 
 
-class Block(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
+class ProductBlock(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):
     """End of a tensor-parallel layer: a product of rows x inner and inner x columns, whose inner dimension ranks share.
 
     Attributes:
@@ -151,7 +151,7 @@ class PublishedSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
     measure: Literal["gain", "times", "cut", "speed-up"] = "gain"
     testbed: Testbed | None = None
     job: dict[str, dict[str, Any]] = {}
-    blocks: list[Block] = []
+    blocks: list[ProductBlock] = []
     links: dict[str, float] = {}
     layouts: list[dict[str, int]] = []
     before: list[PolicyRun] = []
@@ -166,7 +166,7 @@ class PublishedSetting(msgspec.Struct, frozen=True, forbid_unknown_fields=True, 
             raise ValueError("expected something in `before` that it is compared with, found nothing")
 
 
-class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+class _SettingsFile(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     setting: list[PublishedSetting]
 
 
@@ -174,7 +174,9 @@ class _File(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
 def published_settings() -> dict[str, PublishedSetting]:
     """All settings by name."""
     text = files("coppice.published.settings").joinpath("settings.toml").read_text(encoding="utf-8")
-    return {each.name: each for each in msgspec.convert(tomllib.loads(text), decodable(_File)).setting}
+    return {
+        each.name: each for each in msgspec.convert(tomllib.loads(text), decodable(_SettingsFile)).setting
+    }
 
 
 def published_setting(name: str) -> PublishedSetting:

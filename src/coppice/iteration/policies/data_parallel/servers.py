@@ -52,7 +52,7 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     k: Annotated[int, msgspec.Meta(ge=0)] = 0  # Layers whose gradients of weights are delayed (out of order)
 
 
-class ParameterServers(DataParallelPolicy):
+class ServerRoundTrips(DataParallelPolicy):
     """Push every tensor, and pull it when the servers have answered."""
 
     name = "servers"
