@@ -42,7 +42,7 @@ def headline_table() -> Table:
         if claim.setting is None:
             continue
         found = setting_gain(claim.setting)
-        verdict = verdict_on(claim, found.value)
+        verdict: str = verdict_on(claim, found.value)
         reached += verdict == "reached"
         if verdict != "reached" and (names := _explains(claim, found.value, found.without)):
             explained += 1
