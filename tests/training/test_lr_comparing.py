@@ -15,10 +15,10 @@ from typer.testing import CliRunner
 from coppice.cli.train import app
 from coppice.errors import InputError
 from coppice.options.names import LR_METHODS, LR_TASKS
-from coppice.training.torch.comparing import comparison
-from coppice.training.torch.comparing.comparison import ComparedTask, MethodRuns, compare_methods
-from coppice.training.torch.comparing.methods import LearningRun, missing_package, rates_of, train
-from coppice.training.torch.comparing.tasks import TASKS
+from coppice.training.learning_rates import comparison
+from coppice.training.learning_rates.comparison import ComparedTask, MethodRuns, compare_methods
+from coppice.training.learning_rates.methods import LearningRun, missing_package, rates_of, train
+from coppice.training.learning_rates.tasks import TASKS
 
 
 def run_of(losses: list[float], made: int = 1) -> LearningRun:

@@ -300,7 +300,7 @@ class RoutedStep:
 def routed_variants(
     samples: Sequence[RoutingSample], model: Transformer, layout: Layout, cluster: Cluster, *, placement: str
 ) -> list[RoutedLoad]:
-    """Loads to compare: as asked for, directly, placed by popularity, with copies, and with capacities."""
+    """Loads to compare: as given, directly, placed by popularity, with copies, and with capacities."""
 
     def load(**options: Any) -> RoutedLoad:
         return routed_load(samples, model, layout, cluster, **options)

@@ -77,7 +77,7 @@ def transformer_of(job: TrainingJob) -> Transformer:
 
 
 def routed_steps(job: TrainingJob, routing: str | None, placement: str = "given") -> list[RoutedStep]:
-    """The step under a routing, as asked for first, then with what may be done about it; none without a routing.
+    """The step under a routing, as given first, then with what may be done about it; none without a routing.
 
     Args:
         routing: As ``--routing`` of `coppice train estimate` takes it.

@@ -15,7 +15,7 @@ from coppice.options.names import LR_METHODS, LR_TASKS
 from coppice.text import suggestion
 
 if TYPE_CHECKING:
-    from coppice.training.torch.comparing.comparison import ComparedTask
+    from coppice.training.learning_rates.comparison import ComparedTask
 
     AnyPath = str | os.PathLike[str]
 else:
@@ -64,13 +64,13 @@ def lr_compare(asked: LrComparisonCall) -> list[ComparedTask]:
 def compared_tasks(
     asked: LrComparisonCall, begin: Callable[[str], None] = lambda _: None
 ) -> list[ComparedTask]:
-    """Compare methods, and tell ``begin`` what is trained next."""
+    """Compare methods; ``begin`` gets what is trained next."""
     for kind, names, known in (("tasks", asked.tasks, LR_TASKS), ("methods", asked.methods, LR_METHODS)):
         for name in names:
             if name not in known:
                 raise InputError(f"there is no {name!r} among the {kind}: {suggestion(name, known)}")
     try:
-        from coppice.training.torch.comparing.comparison import compare_methods
+        from coppice.training.learning_rates.comparison import compare_methods
     except ModuleNotFoundError as error:
         raise MissingExtraError.of(error.name or "torch", extra="autolrs") from None
     return [

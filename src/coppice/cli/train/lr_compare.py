@@ -12,7 +12,7 @@ from coppice.text import columns, plural
 from coppice.verbs.lr_comparing import LrComparisonCall, compared_tasks
 
 if TYPE_CHECKING:
-    from coppice.training.torch.comparing.comparison import ComparedTask
+    from coppice.training.learning_rates.comparison import ComparedTask
 
 
 @with_options("options as_json")

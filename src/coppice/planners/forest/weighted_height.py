@@ -86,7 +86,7 @@ class _Generation:
         links = len(self.growth.load)
         if self.growth.height < 1 or not self._grow(np.ones(links) / links, 0):
             return None
-        program = _Program(links, len(self.growth.roots))
+        program = _HeightProgram(links, len(self.growth.roots))
         mean, best = np.zeros(links), inf
         taken, turn, idle = 0, 0, 0
         while True:
@@ -210,7 +210,7 @@ def _shape(
     return np.where((parent >= 0) | (every == root), depth, -1), below, inside
 
 
-class _Program:
+class _HeightProgram:
     """The program: weights of trees, and the load of the busiest link, which is least."""
 
     solver: Any

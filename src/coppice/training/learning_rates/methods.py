@@ -19,8 +19,8 @@ import torch
 
 from coppice.errors import InputError
 from coppice.options.names import LR_METHODS
+from coppice.training.learning_rates.tasks import LearningTask, Schedule
 from coppice.training.torch.autolrs import AutoLRS
-from coppice.training.torch.comparing.tasks import LearningTask, Schedule
 
 LOOKS = 50
 """Validations of a training, evenly over its kept steps."""
@@ -81,7 +81,7 @@ def train(task: LearningTask, method: str, *, rate: float, seed: int, steps: int
         InputError: If there is no such method, or its package is not installed.
 
     Examples:
-        >>> from coppice.training.torch.comparing.tasks import TASKS
+        >>> from coppice.training.learning_rates.tasks import TASKS
         >>> found = train(TASKS["translation"], "cosine", rate=3e-3, seed=0, steps=100)
         >>> found.kept[-1], found.losses[-1] < found.losses[0]
         (100, True)

@@ -11,8 +11,8 @@ from statistics import median
 from typing import Any
 
 from coppice.errors import InputError
-from coppice.training.torch.comparing.methods import LearningRun, missing_package, rates_of, train
-from coppice.training.torch.comparing.tasks import TASKS, LearningTask
+from coppice.training.learning_rates.methods import LearningRun, missing_package, rates_of, train
+from coppice.training.learning_rates.tasks import TASKS, LearningTask
 
 TUNING_SEED = 100
 """Seed that peak rates are tuned with; it is none of those that are compared."""
@@ -59,7 +59,7 @@ class ComparedTask:
         return None if own is None or other is None else own / other
 
 
-class _Known:
+class _KeptRuns:
     """Runs by what decides them, kept in a file as they are made."""
 
     def __init__(self, file: str | PathLike[str] | None) -> None:
@@ -111,7 +111,7 @@ def compare_methods(
     Raises:
         InputError: If there is no such task or method, or the file is none of runs.
     """
-    known = _Known(results)
+    known = _KeptRuns(results)
     own = TASKS[task]
     wanted = ["original", *(method for method in methods if method != "original")]
     compared, left_out = [], []
@@ -127,7 +127,7 @@ def compare_methods(
 
 
 def _best_rate(
-    known: _Known, task: LearningTask, method: str, steps: int, begin: Callable[[str], Any]
+    known: _KeptRuns, task: LearningTask, method: str, steps: int, begin: Callable[[str], Any]
 ) -> float | None:
     rates = rates_of(task, method)
     ends = {rate: _run(known, task, method, rate, TUNING_SEED, steps, begin).end for rate in rates}
@@ -135,7 +135,7 @@ def _best_rate(
 
 
 def _run(
-    known: _Known,
+    known: _KeptRuns,
     task: LearningTask,
     method: str,
     rate: float,
