@@ -94,7 +94,7 @@ def measured_claims(system: str | None = None) -> Iterator[JudgedClaim]:
 
     Examples:
         >>> print(next(measured_claims("T3")).verdict)
-        direction
+        reached
     """
     return judged_claims(claims_of(system))
 
