@@ -66,12 +66,12 @@ def weighted_trees(
 
     def pack(network: Network) -> tuple[PackedTrees, float] | None:
         growth = TreeGrowth(problem, network, height, trees=1, inv_rate=inv_rate)
-        return _Generation(growth, most_grown).packed(float(inv_rate), most_edges)
+        return _ColumnGeneration(growth, most_grown).packed(float(inv_rate), most_edges)
 
     return in_phases(problem, pack)
 
 
-class _Generation:
+class _ColumnGeneration:
     """Columns of the program of one phase."""
 
     def __init__(self, growth: TreeGrowth, most_grown: int) -> None:
