@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.catalogue import BASELINES, POLICIES, policy_named
 from coppice.iteration.policies.policy import Policy
@@ -106,3 +107,9 @@ def test_rank_0_spends_time_on_every_request() -> None:
     assert seconds(policy_named("horovod").of(cycle_seconds=1e-9)) == pytest.approx(
         seconds(policy_named("wfbp").of()), rel=1e-6
     )
+
+
+def test_training_takes_no_baselines() -> None:
+    recorder = pytest.importorskip("coppice.training.torch.data_parallel.recorder")
+    with pytest.raises(InputError, match="gradients alone, found 'horovod'"):
+        recorder.data_parallel_policy("horovod", {})

@@ -34,7 +34,7 @@ from torch.utils.hooks import RemovableHandle
 
 from coppice.errors import InputError
 from coppice.iteration.layers import LayerWorkload
-from coppice.iteration.policies.catalogue import policy_named
+from coppice.iteration.policies.catalogue import BASELINES, policy_named
 from coppice.iteration.policies.data_parallel.ddp import Bucketed
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.step.plan import Message
@@ -73,7 +73,7 @@ class LaunchPlan:
 def data_parallel_policy(name: str, settings: Mapping[str, object]) -> DataParallelPolicy:
     """Look up a data-parallel policy with its options."""
     found = policy_named(name).of(**settings)
-    if not isinstance(found, DataParallelPolicy):
+    if not isinstance(found, DataParallelPolicy) or name in BASELINES:
         raise InputError(
             f"expected a policy that decides about gradients alone, found {name!r}: take ddp, bytescheduler, dear, p3, "
             "pace, priority, ooo, tictac, gradientflow, poseidon, jia, mg-wfbp, wfbp or serial."
