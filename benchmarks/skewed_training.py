@@ -101,7 +101,8 @@ def rank_main(backend: str, steps: int) -> None:
         loss = nn.functional.mse_loss(net(inputs), targets)
         torch.autograd.backward(loss)
         for layer in net:
-            gradient = layer.gate.inner.weight.grad
+            gate: Any = layer.gate
+            gradient = gate.inner.weight.grad
             dist.all_reduce(gradient)
             gradient /= dist.get_world_size()
         optimizer.step()
