@@ -167,7 +167,7 @@ def test_packages_that_are_missing_are_named(monkeypatch: pytest.MonkeyPatch) ->
 
 def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(comparison, "train", lambda *_, **__: run_of([2.0, 1.0]))
-    words = ["lr-compare", "masked", "--method", "autolrs", "--option", "steps=60", "--option", "seeds=2"]
+    words = ["lr-compare", "masked", "--method", "autolrs", "--set", "steps=60", "--set", "seeds=2"]
     done = CliRunner().invoke(app, [*words, "--json"])
     assert done.exception is None
     (task,) = json.loads(done.stdout)["tasks"]
@@ -178,6 +178,6 @@ def test_the_command(monkeypatch: pytest.MonkeyPatch) -> None:
     for wrong, sentence in (
         ("mask", "there is no 'mask' among the tasks: did you mean 'masked'"),
         ("masked --method sgd", "there is no 'sgd' among the methods: use one of original"),
-        ("masked --option steps=3", "expected `steps` of 50 or more, found 3"),
+        ("masked --set steps=3", "expected `steps` of 50 or more, found 3"),
     ):
         assert sentence in str(CliRunner().invoke(app, ["lr-compare", *wrong.split()]).exception)

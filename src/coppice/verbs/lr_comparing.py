@@ -44,7 +44,7 @@ class LrComparisonCall(Struct, frozen=True, kw_only=True):
         ANYTHING,
         option("Append measurements to this file (JSON lines), and resume from it.", metavar="FILE"),
     ] = None
-    length: Annotated[TrainingLength, option("Length", "--option")] = TrainingLength()
+    length: Annotated[TrainingLength, option("Parameter of the trainings", "--set")] = TrainingLength()
 
 
 @verb(LrComparisonCall)

@@ -38,8 +38,9 @@ def export(
     system: Annotated[
         str,
         option(
-            "Whose switch: sums of int32 (switchml) or float32 (fpisa), or of int32 in slots that jobs share (atp).",
-            metavar="|".join(P4_SYSTEMS),
+            "System in the network: sums of int32 (switchml) or float32 (fpisa), or of int32 in slots that jobs share "
+            "(atp).",
+            metavar="NAME",
         ),
     ] = "switchml",
     workers: Annotated[

@@ -26,7 +26,7 @@ def lr_compare(options: LrComparisonCall, *, as_json: JsonOption = False) -> Non
     \b
     Examples:
       coppice train lr-compare --results runs.jsonl
-      coppice train lr-compare translation --method cosine,autolrs --option steps=500 --option seeds=3
+      coppice train lr-compare translation --method cosine,autolrs --set steps=500 --set seeds=3
     """  # noqa: D301 (\b is for the help formatter)
     with Stages() as stages:
         found = compared_tasks(options, stages.begin)

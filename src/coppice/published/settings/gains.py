@@ -9,6 +9,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from coppice.decoding import decodable
 from coppice.errors import InputError
 from coppice.iteration.job.composed import compose, composition_of
 from coppice.iteration.job.file import parse_job_record, with_values
@@ -151,7 +152,7 @@ def _seconds(bed: Testbed, model: str, rate: float, runs: tuple[PolicyRun, ...])
 
 @cache
 def _run(run: bytes, workload: Any, workers: int) -> float:
-    return run_seconds(msgspec.json.decode(run, type=PolicyRun), workload, workers)
+    return run_seconds(msgspec.json.decode(run, type=decodable(PolicyRun)), workload, workers)
 
 
 def _measured(setting: PublishedSetting, before: list[float], after: float, alone: float) -> float:
