@@ -28,7 +28,8 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
 from coppice.planners.forest.damage import Damaged, damaged_by
-from coppice.planners.forest.rehanging import MovedTree, Rehanging
+from coppice.planners.forest.moved_tree import MovedTree
+from coppice.planners.forest.rehanging import Rehanging
 from coppice.planners.forest.reweighting import Reweighting
 from coppice.planners.forest.shifting import Shifting
 from coppice.schedule.forest import Forest, expanded

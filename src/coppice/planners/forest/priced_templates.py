@@ -18,8 +18,8 @@ from numpy.typing import NDArray
 
 from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.bounds.network import Network
+from coppice.planners.forest.moved_tree import neighbours
 from coppice.planners.forest.packed import PackedTrees
-from coppice.planners.forest.rehanging import neighbours
 from coppice.rows import offsets
 from coppice.schedule.forest import Phase
 from coppice.topology.symmetry import Symmetry

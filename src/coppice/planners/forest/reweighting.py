@@ -26,7 +26,8 @@ from numpy.typing import NDArray
 
 from coppice.bounds.lp.program import Constraint, LinearProgram
 from coppice.planners.forest.damage import Damaged, damaged_by
-from coppice.planners.forest.rehanging import MovedTree, Rehanging
+from coppice.planners.forest.moved_tree import MovedTree
+from coppice.planners.forest.rehanging import Rehanging
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest, Phase
 

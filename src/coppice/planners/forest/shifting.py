@@ -21,7 +21,8 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.planners.forest.damage import Damaged
-from coppice.planners.forest.rehanging import MovedTree, Rehanging
+from coppice.planners.forest.moved_tree import MovedTree
+from coppice.planners.forest.rehanging import Rehanging
 from coppice.planners.forest.reweighting import LinkUses, without_idle
 from coppice.planners.forest.shift_program import ShiftProgram, TreeClasses
 from coppice.rows import ranges
