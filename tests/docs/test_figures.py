@@ -90,6 +90,7 @@ COUNTED: dict[tuple[str, str], Callable[[], float | str]] = {
     ("stock-libraries.md", "6.7"): _rings_of_mi250,
     ("stock-libraries.md", "3"): lambda: 100 * _constant("coppice.fitting.open_mpi:WORTH"),
     ("jobs.md", "108"): lambda: 100 * import_module("coppice.iteration.memory").TIGHT[1],
+    ("torch.md", "0.1"): lambda: _constant("coppice.run.alltoallv.exchange:RELAY_COST_US") / 1000,
     ("lab.md", "85"): lambda: 100 * _constant("coppice.run.probe.network:TOLERANCE"),
     ("questions/slow-host.md", "85"): lambda: 100 * _constant("coppice.run.probe.network:TOLERANCE"),
     ("simulation.md", "0.2"): lambda: 100 * _constant("coppice.simulation.simulator:_WORTH"),
@@ -100,6 +101,7 @@ COUNTED: dict[tuple[str, str], Callable[[], float | str]] = {
 """Figures that a command prints or the program holds, and how to get them."""
 
 CONSTANT = {
+    ("questions/same-bits.md", "32"): "the linear program of tests/reference/ordered_bound.py, which tests hold plans against",
     ("questions/nccl-picks.md", "30"): "stands for any share",
     ("data-model.md", "600"): "NVIDIA's data sheet of the A100",
     ("iteration.md", "18.9"): "arXiv 2507.03114",
