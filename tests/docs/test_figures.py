@@ -101,7 +101,7 @@ COUNTED: dict[tuple[str, str], Callable[[], float | str]] = {
 """Figures that a command prints or the program holds, and how to get them."""
 
 CONSTANT = {
-    ("questions/same-bits.md", "32"): "the linear program of tests/reference/ordered_bound.py, which tests hold plans against",
+    ("questions/same-bits.md", "32"): "the linear program of tests/reference/ordered_bound.py",
     ("questions/nccl-picks.md", "30"): "stands for any share",
     ("data-model.md", "600"): "NVIDIA's data sheet of the A100",
     ("iteration.md", "18.9"): "arXiv 2507.03114",

@@ -76,9 +76,10 @@ def _rate(probe: _Probe) -> float:
 
 
 def with_rates(record: Mapping[str, Any], measured: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
-    """The record of a design with the rates of its flows: a number each, or a row of several measurements."""
-    rates = np.concatenate(measured).tolist()
-    probes = [
-        {**probe, "measured_gb_per_s": rate} for probe, rate in zip(record["probes"], rates, strict=True)
-    ]
+    """The record of a design with the rates of its flows: a number each, of a row of several the median beside them."""
+    rates = np.concatenate(measured)
+    probes = []
+    for probe, rate in zip(record["probes"], rates, strict=True):
+        repeated = {"repeated_gb_per_s": rate.tolist()} if rate.ndim else {}
+        probes.append({**probe, "measured_gb_per_s": float(np.median(rate)), **repeated})
     return {**record, "probes": probes}

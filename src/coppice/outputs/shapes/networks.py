@@ -134,7 +134,8 @@ class DesignedProbeJson(TypedDict):
     link_names: list[str]
     links: Annotated[list[str], former("link_names")]
     expected_gb_per_s: float
-    measured_gb_per_s: NotRequired[float | list[float]]
+    measured_gb_per_s: NotRequired[float]
+    repeated_gb_per_s: NotRequired[list[float]]
 
 
 class ProbeDesignJson(TypedDict):

@@ -13,6 +13,7 @@ import msgspec
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.decoding import decodable
 from coppice.diagnosis.design import ProbeDesign
 from coppice.errors import InputError
 from coppice.run.engines.engine import Engine, StreamingEngine
@@ -75,7 +76,7 @@ def measure_design(
     if not isinstance(engine, StreamingEngine):
         raise InputError(f"expected the engine torch or mpi, found {engine.name}: choose one of them.")
     own = b"" if design is None or engine.rank else msgspec.json.encode(_rounds_of(design))
-    told = msgspec.json.decode(engine.exchange(own)[0], type=list[FlowRound])
+    told = msgspec.json.decode(engine.exchange(own)[0], type=decodable(list[FlowRound]))
     ranks = 1 + max(rank for each in told for pair in each.pairs for rank in pair)
     if ranks > engine.ranks:
         raise InputError(f"expected {ranks} processes for these probes, found {engine.ranks}: start as many.")
@@ -146,5 +147,5 @@ def _rates(
         arrived = engine.stream(out=out, dst=dst, into=into, src=src, timeout_s=timeout_s)
         if arriving is not None:
             rate = _rate(int(piece[arriving]), arrived)
-    told = [msgspec.json.decode(each, type=float) for each in engine.exchange(msgspec.json.encode(rate))]
+    told = [msgspec.json.decode(each, type=decodable(float)) for each in engine.exchange(msgspec.json.encode(rate))]
     return np.array([told[dst] for _, dst in pairs])
