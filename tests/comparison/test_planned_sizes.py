@@ -12,7 +12,7 @@ import coppice
 from coppice import bound
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
-from coppice.comparison import compare, measurement, planned
+from coppice.comparison import compare, measurement, planned, promising
 from coppice.comparison.at_size import EFFORTS, Effort, SizeSearch
 from coppice.comparison.measurement import Bodies, candidates, fastest_value
 from coppice.comparison.plan_sets import plan_set
@@ -239,13 +239,14 @@ def test_variants_that_are_left_out_take_as_long_as_one_that_stays(
     assert all(times(each) in stays for each in made)
 
 
-def test_on_many_ranks_algorithms_that_were_not_tried_are_named() -> None:
+def test_on_many_ranks_algorithms_that_were_not_tried_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem(preset("dgx-h100", boxes=17), "broadcast", root=3)
     effort = Effort(catalogue=300, ordering=0, growing=0)
     found: dict[str, dict[str, None]] = {"some": {}, "all": {}}
     least = {size: LeastTimes(problem, model_of(None)).at(size).time_us for size in (4096,)}
     times = {}
-    for name, budget in (("some", effort.catalogue), ("all", 2**20)):
+    for name, budget, far in (("some", effort.catalogue, promising._FAR), ("all", 2**20, inf)):
+        monkeypatch.setattr(promising, "_FAR", far)
         (taken,) = _of_the_catalogue(
             problem, model_of(None), {4096: inf}, least, budget, found[name], relaying=False
         )

@@ -133,9 +133,9 @@ def slowed(topology: Topology, shares: dict[str, float]) -> Topology:
 
     Examples:
         >>> from coppice.topology.presets import preset
-        >>> left = slowed(preset("ring", gpus=3), {"rank0 -> rank1": 0.304})
+        >>> left = slowed(preset("ring", gpus=3), {"gpu0 -> gpu1": 0.304})
         >>> sorted(float(left.gb_per_s(link)) for link in range(left.num_links))[:2]
-        [7.5, 25.0]
+        [0.3, 1.0]
     """
     parts = parts_of(topology)
     left: dict[int, Fraction] = {}

@@ -147,5 +147,8 @@ def _rates(
         arrived = engine.stream(out=out, dst=dst, into=into, src=src, timeout_s=timeout_s)
         if arriving is not None:
             rate = _rate(int(piece[arriving]), arrived)
-    told = [msgspec.json.decode(each, type=decodable(float)) for each in engine.exchange(msgspec.json.encode(rate))]
+    told = [
+        msgspec.json.decode(each, type=decodable(float))
+        for each in engine.exchange(msgspec.json.encode(rate))
+    ]
     return np.array([told[dst] for _, dst in pairs])
