@@ -79,7 +79,7 @@ def options_of(words: list[str]) -> set[str]:
 def test_options_that_answers_name_exist(mistake: dict[str, str]) -> None:
     words = shlex.split(mistake["command"])[1:]
     own = re.sub(
-        r"found \S+|which [^:;]* takes?|`coppice [^`]*`|rocm-smi --\w+", "", mistake["answer"]
+        r"found \S+|which [^:;]* takes?|`(?:coppice|torchrun) [^`]*`|rocm-smi --\w+", "", mistake["answer"]
     )  # of this command
     named = set(re.findall(r"--[a-z][a-z-]*", own))
     assert named <= options_of(words)

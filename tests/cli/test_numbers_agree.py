@@ -168,13 +168,11 @@ def test_all_commands_state_the_same_numbers(
 def test_the_pick_of_nccl_has_one_time(
     cluster: str, collective: str, case: Callable[[str, str], Case]
 ) -> None:
-    """What NCCL picks is compared in the protocol that it picks, as `simulate --protocol` times it."""
+    """What NCCL picks is compared on its own rings, in its protocol, as `simulate --algorithm library` times it."""
     asked = case(cluster, collective)
     picked = asked.of_problem("select", "--library", "nccl", "--size", str(SIZE))
     ours = picked["ours"]
-    asked.of_problem("plan", "--algorithm", ours, "--output", str(asked.plan_file))
-    protocol = ("--protocol", picked["protocol"].lower())
-    simulated = asked.of_plan("simulate", "--size", str(SIZE), *protocol)
+    simulated = asked.of_problem("simulate", "--algorithm", "library", "--size", str(SIZE))
     compared = asked.of_problem("compare", "--sizes", str(SIZE), "--algorithm", f"forest,{ours}")
     (pick,) = compared["nccl"]
     rows = (compared["in_network"] if pick["in_network"] else compared)["rows"]
@@ -230,7 +228,10 @@ def test_the_report_of_a_plan_has_the_rates_of_its_bound(
 def test_a_collective_of_a_job_takes_as_long_as_by_itself(
     name: str, case: Callable[[str, str], Case]
 ) -> None:
-    """`train estimate --collectives` times a collective as `simulate` and `compare` do."""
+    """`train estimate --collectives` times a collective as `simulate` does; of NCCL's pick near what `compare` does.
+
+    A comparison has the rings of NCCL's own search, a job those in the order of ranks.
+    """
     asked = case("two dgx-a100", "all_reduce")
     costs = costs_named(name, preset("dgx-a100", boxes=2))
     assert costs is not None
@@ -240,4 +241,4 @@ def test_a_collective_of_a_job_takes_as_long_as_by_itself(
     (pick,) = compared["nccl"]
     simulated = asked.of_plan("simulate", "--size", str(SIZE))
     expected = pick["time_us"] if name == "nccl" else simulated["time_us"]
-    assert 1e6 * found.seconds == pytest.approx(expected, rel=1e-9)
+    assert 1e6 * found.seconds == pytest.approx(expected, rel=0.05 if name == "nccl" else 1e-9)

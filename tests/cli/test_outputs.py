@@ -86,6 +86,7 @@ WITHOUT = {
     "model fit --output": "reads what a benchmark measured",
     "tune from-logs --output": "writes as `tune fit` does",
     "tune plugin build --output": "needs a compiler",
+    "train lr-compare --results": "trains for minutes; tests/training/test_lr_comparing.py writes it",
     "train lr-report --output": "reads what a training wrote",
     "train measure --output": "needs a GPU",
     "train import --output": "traces a module of PyTorch; test_train_jobs.py writes it",

