@@ -47,7 +47,6 @@ def most_algbw(topology: Topology, order: Addends, *, relay_gpus: bool) -> float
     lower, upper = np.zeros(columns), np.full(columns, highspy.kHighsInf)
     solver = highspy.Highs()
     solver.setOptionValue("output_flag", False)
-    solver.setOptionValue("threads", 1)
     rows: list[tuple[float, float, dict[int, float]]] = []
     for at, (sending, getting) in enumerate(sides):
         begins, ends = ({int(topology.rank_nodes[r]) for r in part} for part in (sending, getting))

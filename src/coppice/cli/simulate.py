@@ -103,8 +103,6 @@ def simulate(
       coppice simulate --together jobs.json
       coppice simulate dgx-a100 --boxes 2 --algorithm library --collective all_reduce --size 1K:1G:32
     """  # noqa: D301 (\b is for the help formatter)
-    from coppice.bounds.problem import problem_of
-    from coppice.comparison.library import simulate_picks
     from coppice.schedule.explanation import title_of
     from coppice.schedule.files.plan_file import read_plan
     from coppice.schedule.files.set_file import plan_set_of
@@ -164,6 +162,9 @@ def simulate(
             "on_stage": progress.begin,
         }
         if picks:
+            from coppice.bounds.problem import problem_of
+            from coppice.comparison.library import simulate_picks
+
             refuse_decided(options)
             inputs, others = sorted_settings(settings, options.library or "nccl")
             topology = load_topology(plan, boxes=boxes, rates=rates, settings=others)

@@ -4,14 +4,17 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, fields, replace
+from typing import TYPE_CHECKING
 
 from coppice.errors import InputError
 from coppice.iteration.accuracy import Anchor, EstimateRange, RunSetting, correction, estimate_range
 from coppice.iteration.job.composed import ComposedStep, simulated_job
 from coppice.iteration.job.job import TrainingJob
-from coppice.iteration.routing import RoutedStep, routed_variants, routing_samples
 from coppice.iteration.transformer import Transformer
 from coppice.options.names import CALIBRATED
+
+if TYPE_CHECKING:
+    from coppice.iteration.routing import RoutedStep
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -91,6 +94,8 @@ def routed_steps(job: TrainingJob, routing: str | None, placement: str = "given"
             raise InputError(f"expected `routing` with `placement` {placement}, found none: give it.")
         return []
     model = transformer_of(job)
+    from coppice.iteration.routing import RoutedStep, routed_variants, routing_samples
+
     samples = routing_samples(routing, model, job.layout)
     loads = routed_variants(samples, model, job.layout, job.cluster, placement=placement)
     return [

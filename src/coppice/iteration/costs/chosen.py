@@ -77,8 +77,8 @@ def named_pick(name: str) -> Chooser:
 def nccl_pick(topology: Topology, collective: Collective, size_bytes: int) -> Pick:
     """Predict NCCL's pick, as ``coppice select`` does; its ring where that does not apply here.
 
-    Rings and trees are those of the catalogue, in the order of ranks: which rings NCCL's search finds depends on the NICs
-    of each of a job's groups, and ``coppice compare`` and ``simulate --algorithm library`` have them for one.
+    Rings and trees are those of the catalogue, in the order of ranks: which ones NCCL's search finds depends on the
+    NICs of each of a job's groups; ``coppice compare`` and ``simulate --algorithm library`` have them for one.
     """
     found = select("nccl", collective, size_bytes, topology=topology)
     if found.ours is None:
