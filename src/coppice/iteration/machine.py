@@ -344,7 +344,7 @@ def box_of(device: str) -> Cluster:
     return Cluster(
         device=sheet,
         nic_bytes_per_second=rate,
-        calibration=CALIBRATIONS.get(CONSTANTS.get(device, device), Calibration()),
+        calibration=CALIBRATIONS.get(CONSTANTS.get(device, device)) or Calibration(),
     )
 
 
@@ -386,7 +386,7 @@ def cluster_of(topology: Topology, device: str | DeviceTable | None = None) -> C
             f"expected a device ({', '.join(DEVICES)}) to name, found {found}: name one (`device=A100-80G`)."
         )
     return _cluster(
-        topology, DEVICES[name], CALIBRATIONS.get(CONSTANTS.get(name, name), Calibration()), table
+        topology, DEVICES[name], CALIBRATIONS.get(CONSTANTS.get(name, name)) or Calibration(), table
     )
 
 
