@@ -274,7 +274,10 @@ class TestWrongArguments:
     def test_every_function_is_tried(self) -> None:
         assert set(self.functions()) == set(self.RIGHT)
 
-    @pytest.mark.parametrize("name", sorted(RIGHT))
+    @pytest.mark.parametrize(
+        "name",
+        [pytest.param(each, marks=pytest.mark.slow) if each == "advise" else each for each in sorted(RIGHT)],
+    )
     def test_wrong_values(self, name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.chdir(tmp_path)
         function = self.functions()[name]

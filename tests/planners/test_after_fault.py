@@ -57,6 +57,7 @@ def after_fault(
 
 @settings(max_examples=60, deadline=None)
 @given(data=st.data())
+@pytest.mark.slow
 def test_what_is_found_is_optimal(data: st.DataObject) -> None:
     whole = WHOLE[data.draw(st.sampled_from(sorted(WHOLE)))]()
     if data.draw(st.integers(0, 3)):

@@ -16,7 +16,7 @@ from fractions import Fraction
 
 import numpy as np
 
-from coppice.bounds.together.demands import GroupDemand, reach_themselves
+from coppice.bounds.together.demands import GroupDemand, needed_bytes, reach_themselves
 from coppice.bounds.together.least import least_time
 from coppice.errors import InputError, UnreachableError
 from coppice.topology.model import Topology
@@ -80,11 +80,18 @@ def search_placement(topology: Topology, demands: Sequence[GroupDemand], count: 
             known[order] = _judged(topology, placed_demands(demands, order))
         return known[order]
 
+    least = _least(topology, demands, count)
+
+    def enough() -> bool:
+        return best is not None and best[0][0] <= least[0] and best[0][1] <= least[1]
+
     best: tuple[tuple[Fraction, float], tuple[int, ...]] | None = None
     for order in _along_boxes(topology, count):
         value = judged(order)
         if value is not None and (best is None or value < best[0]):
             best = value, order
+        if enough():
+            break
     if best is None:
         raise UnreachableError(
             f"expected GPUs of {topology.name} whose groups reach each other, found none: allow other GPUs."
@@ -92,7 +99,7 @@ def search_placement(topology: Topology, demands: Sequence[GroupDemand], count: 
     draw = random.Random(0)
     failed, here = 0, best[1]
     for _ in range(_WORK // count):
-        if failed >= _PATIENCE:
+        if failed >= _PATIENCE or enough():
             break
         order = _exchanged(here, topology.num_ranks, draw)
         value = judged(order)
@@ -121,6 +128,27 @@ def _judged(topology: Topology, demands: Sequence[GroupDemand]) -> tuple[Fractio
         for ranks, size in zip(each.groups, each.size_bytes, strict=True)
     )
     return least_time(topology, demands).seconds, spread
+
+
+def _least(topology: Topology, demands: Sequence[GroupDemand], count: int) -> tuple[Fraction, float]:
+    """What no placement goes below: what a position gets and sends over the links of a GPU, and the fewest boxes."""
+    rates = [Fraction(topology.gb_per_s(link)) for link in range(topology.num_links)]
+    seconds = Fraction(0)
+    for ends, entering in ((topology.dst, True), (topology.src, False)):
+        rate: dict[int, Fraction] = {}
+        for link, node in enumerate(ends.tolist()):
+            rate[node] = rate.get(node, Fraction(0)) + rates[link]
+        most = max(rate.get(node, Fraction(0)) for node in topology.rank_nodes.tolist())
+        for position in range(count if most else 0):
+            place = np.full(count, -1, dtype=np.int64)
+            place[position] = 0
+            needed = sum(needed_bytes(each, place, entering=entering) for each in demands)
+            seconds = max(seconds, needed / (most * 10**9))
+    boxes = np.unique(topology.host[topology.rank_nodes], return_counts=True)[1]
+    spread = sum(
+        float(size) * -(-each.members // int(boxes.max())) for each in demands for size in each.size_bytes
+    )
+    return seconds, spread
 
 
 def _along_boxes(topology: Topology, count: int) -> Iterator[tuple[int, ...]]:
