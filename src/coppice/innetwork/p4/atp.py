@@ -170,20 +170,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         meta.job = job;
     }
 
-$forward$    table own_address {
-        key = {
-            hdr.ethernet.destination: exact;
-            hdr.ipv4.destination: exact;
-        }
-        actions = {
-            to_switch;
-            NoAction;
-        }
-        default_action = NoAction();
-        size = 16;
-    }
-
-    // Workers and servers, of each job
+$forward$$own_address$    // Workers and servers, of each job
     table sender {
         key = {
             hdr.ethernet.source: exact;

@@ -90,6 +90,21 @@ control SwitchChecksum(inout headers_t hdr, inout metadata_t meta) {
     }
 
 """,
+    "own_address": """\
+    table own_address {
+        key = {
+            hdr.ethernet.destination: exact;
+            hdr.ipv4.destination: exact;
+        }
+        actions = {
+            to_switch;
+            NoAction;
+        }
+        default_action = NoAction();
+        size = 16;
+    }
+
+""",
     "forwarding": """\
     table forwarding {
         key = {

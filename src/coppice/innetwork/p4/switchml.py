@@ -119,20 +119,7 @@ control SwitchIngress(inout headers_t hdr, inout metadata_t meta, inout standard
         meta.worker = worker;$serve_body$
     }
 
-$forward$    table own_address {
-        key = {
-            hdr.ethernet.destination: exact;
-            hdr.ipv4.destination: exact;
-        }
-        actions = {
-            to_switch;
-            NoAction;
-        }
-        default_action = NoAction();
-        size = 16;
-    }
-
-    table sender {
+$forward$$own_address$    table sender {
         key = {
             hdr.ethernet.source: exact;
             hdr.ipv4.source: exact;
