@@ -76,7 +76,7 @@ def _rate(probe: _Probe) -> float:
 
 
 def with_rates(record: Mapping[str, Any], measured: Sequence[NDArray[np.float64]]) -> dict[str, Any]:
-    """The record of a design with the rates of its flows: a number each, of a row of several the median beside them."""
+    """The record of a design with the rates of its flows: a number each, the median where there are several."""
     rates = np.concatenate(measured)
     probes = []
     for probe, rate in zip(record["probes"], rates, strict=True):
