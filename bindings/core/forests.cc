@@ -9,6 +9,20 @@ using namespace coppice;
 
 namespace {
 
+/// Columns of trees and their paths.
+template <typename Forest>
+void fill_trees(ColumnRecord& record, Forest& forest) {
+  record.fill("tree_root", forest.tree_root);
+  record.fill("tree_weight", forest.tree_weight);
+  record.fill("tree_phase", forest.tree_phase);
+  record.fill("tree_start", forest.tree_start);
+  record.fill("edge_src", forest.edge_src);
+  record.fill("edge_dst", forest.edge_dst);
+  record.fill("edge_path", forest.edge_path);
+  record.fill("path_start", forest.path_start);
+  record.fill("path_nodes", forest.path_nodes);
+}
+
 /// A damaged forest, with the columns that it looks at.
 struct HeldDamage {
   explicit HeldDamage(nb::handle given) : record(given) {
@@ -19,15 +33,7 @@ struct HeldDamage {
     record.fill("rank", network.rank);
     record.fill("cost", network.cost);
     ForestColumns forest;
-    record.fill("tree_root", forest.tree_root);
-    record.fill("tree_weight", forest.tree_weight);
-    record.fill("tree_phase", forest.tree_phase);
-    record.fill("tree_start", forest.tree_start);
-    record.fill("edge_src", forest.edge_src);
-    record.fill("edge_dst", forest.edge_dst);
-    record.fill("edge_path", forest.edge_path);
-    record.fill("path_start", forest.path_start);
-    record.fill("path_nodes", forest.path_nodes);
+    fill_trees(record, forest);
     nb::gil_scoped_release release;
     damage.emplace(network, forest);
   }
@@ -48,15 +54,7 @@ void init_forests(nb::module_& m) {
         record.fill("src", forest.src);
         record.fill("dst", forest.dst);
         record.fill("rank", forest.rank);
-        record.fill("tree_root", forest.tree_root);
-        record.fill("tree_weight", forest.tree_weight);
-        record.fill("tree_phase", forest.tree_phase);
-        record.fill("tree_start", forest.tree_start);
-        record.fill("edge_src", forest.edge_src);
-        record.fill("edge_dst", forest.edge_dst);
-        record.fill("edge_path", forest.edge_path);
-        record.fill("path_start", forest.path_start);
-        record.fill("path_nodes", forest.path_nodes);
+        fill_trees(record, forest);
         std::optional<WalkedForest> found;
         {
           nb::gil_scoped_release release;
