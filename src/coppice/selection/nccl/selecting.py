@@ -115,7 +115,15 @@ def select_by_cost(
     if function is None:
         raise InputError(f"NCCL has no {collective}: choose another collective, or a library of MPI.")
     if collective in _DIRECT or request.ranks == 1:
-        return _without_model(request, function)
+        known = constants()
+        return without_choice(
+            request,
+            function,
+            "NCCL",
+            version=known.version,
+            source=known.source,
+            ours=known.ours[request.collective].get("p2p", "linear"),
+        )
     inputs = inputs_of(request, topology, settings or {})
     comm = inputs.communicator
     found = cells(comm, collective, request.size_bytes)
@@ -156,12 +164,15 @@ def select_by_cost(
     )
 
 
-def _without_model(request: SelectionRequest, function: str) -> Selection:
+def without_choice(
+    request: SelectionRequest, function: str, library: str, *, version: str, source: str, ours: str
+) -> Selection:
+    """A call that a library's cost model does not know: a copy for one rank, else every block is sent directly."""
     alone = request.ranks == 1
     return Selection(
-        library="NCCL",
-        version=constants().version,
-        source=constants().source,
+        library=library,
+        version=version,
+        source=source,
         function=function,
         collective=request.collective,
         ranks=request.ranks,
@@ -169,9 +180,11 @@ def _without_model(request: SelectionRequest, function: str) -> Selection:
         component="no choice",
         algorithm="copy" if alone else "point-to-point",
         runs_as="copy" if alone else "point-to-point",
-        ours=None if alone else constants().ours[request.collective]["p2p"],
+        ours=None if alone else ours,
         reason="one rank: nothing moves" if alone else None,
-        notes=() if alone else ("NCCL sends and receives every block directly; there is nothing to choose",),
+        notes=()
+        if alone
+        else (f"{library} sends and receives every block directly; there is nothing to choose",),
     )
 
 

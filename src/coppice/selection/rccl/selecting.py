@@ -24,7 +24,7 @@ from coppice.selection.nccl.costs import (
 )
 from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
 from coppice.selection.nccl.searching import BoxGraphs
-from coppice.selection.nccl.selecting import at_least_bound
+from coppice.selection.nccl.selecting import at_least_bound, without_choice
 from coppice.selection.rccl.boards import (
     MatchedBoard,
     TuningModel,
@@ -175,21 +175,9 @@ def _files(request: SelectionRequest, architecture: str, *, several: bool) -> tu
 
 
 def _plain(request: SelectionRequest, function: str) -> Selection:
-    alone = request.ranks == 1
-    return Selection(
-        library="RCCL",
-        version=constants().version,
-        source=constants().source,
-        function=function,
-        collective=request.collective,
-        ranks=request.ranks,
-        size_bytes=request.size_bytes,
-        component="no choice",
-        algorithm="copy" if alone else "point-to-point",
-        runs_as="copy" if alone else "point-to-point",
-        ours=None if alone else "linear",
-        reason="one rank: nothing moves" if alone else None,
-        notes=() if alone else ("RCCL sends and receives every block directly; there is nothing to choose",),
+    known = constants()
+    return without_choice(
+        request, function, "RCCL", version=known.version, source=known.source, ours="linear"
     )
 
 
