@@ -18,7 +18,7 @@ from typing import Literal
 import msgspec
 
 from coppice.arguments import checked
-from coppice.decoding import decodable
+from coppice.decoding import decode_json
 from coppice.errors import InputError
 from coppice.files import file_name, read_bytes, write_atomically
 from coppice.innetwork.p4 import atp
@@ -101,12 +101,13 @@ def read_rack(path: str | PathLike[str]) -> Rack:
     """Read a rack from a JSON file with the fields of :class:`Rack`."""
     name = file_name(path)
     data = read_bytes(path, what="the hosts", hint="name a JSON file with switch, workers and others")
-    try:
-        rack = msgspec.json.decode(data, type=decodable(Rack))
-    except msgspec.MsgspecError as error:
-        raise InputError(
-            f"{name}: {error}: write an object with switch, workers and others, as docs/in-network.md shows."
-        ) from None
+    rack = decode_json(
+        data,
+        Rack,
+        lambda fault: (
+            f"{name}: {fault}: write an object with switch, workers and others, as docs/in-network.md shows."
+        ),
+    )
     check_rack(rack, file=name)
     return rack
 
