@@ -18,7 +18,7 @@ from coppice.files import write_atomically
 from coppice.outputs.formats import document
 
 if TYPE_CHECKING:
-    from rich.status import Status
+    from rich.live import Live
     from rich.text import Text
 
 
@@ -188,29 +188,32 @@ class Stages:
     """Spinner on standard error with stage and elapsed time, on terminals only."""
 
     def __init__(self) -> None:
-        self._status: Status | None = None
+        self._live: Live | None = None
         self._words = "starting"
         self._since = monotonic()
 
     def __enter__(self) -> Self:
         if may_be_terminal(sys.stderr):
             from rich.console import Console
+            from rich.live import Live
+            from rich.spinner import Spinner
 
             console = Console(stderr=True)
             if console.is_terminal:
-                self._status = console.status(self)
-                self._status.start()
+                spinner = Spinner("dots", text=self, style="status.spinner")
+                self._live = Live(spinner, console=console, refresh_per_second=12.5, transient=True)
+                self._live.start()
         return self
 
     def __exit__(self, *_: object) -> None:
-        if self._status is not None:
-            self._status.stop()
+        if self._live is not None:
+            self._live.stop()
 
     def begin(self, words: str) -> None:
-        """Start a stage."""
+        """Start a stage, and show it even where it is over before the spinner turns again."""
         self._words, self._since = words, monotonic()
-        if self._status is not None:
-            self._status.update(self)
+        if self._live is not None:
+            self._live.refresh()
 
     def __rich__(self) -> Text:
         """The stage, and from some seconds on how long it has taken."""
