@@ -25,6 +25,7 @@ from comparison.cases import star
 from coppice import Collective, InputError, MissingExtraError, Problem, bound
 from coppice.bounds.attainable import in_network_bound
 from coppice.comparison import Comparison, compare
+from coppice.comparison.library import LibraryWay
 from coppice.comparison.measurement import (
     AlgorithmVariant,
     Bodies,
@@ -552,8 +553,9 @@ def test_one_model_says_what_nccl_would_pick(cluster: Topology, collective: Coll
     ]
     for size, each in zip(sizes, chosen, strict=True):
         taken = nccl_pick(cluster, collective, size)
+        assert taken.way is not None
         if taken.name == each.ours:
-            assert each.algorithm.lower().endswith(f"/{taken.protocol}")
+            assert taken.way == LibraryWay.of(each)
         else:  # in the network, where it cannot be had
             assert (each.ours or "nvls").startswith(("nvls", "collnet"))
             assert taken.name == "nccl-ring"

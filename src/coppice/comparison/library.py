@@ -9,12 +9,15 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from math import gcd
 from typing import Any
 
+from coppice.bounds.attainable import in_network_optimum
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
+from coppice.collectives import Collective
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, doubled_parameter, fastest_run
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import Value
@@ -25,7 +28,7 @@ from coppice.schedule.loads import body_loads
 from coppice.schedule.plan import Plan
 from coppice.selection import Selection, select
 from coppice.selection.nccl.communicator import FoundCommunicator
-from coppice.selection.nccl.connect import Connections, TreeNode
+from coppice.selection.nccl.connect import TreeNode
 from coppice.simulation.models import Model
 from coppice.simulation.simulated import Simulated, simulate_sizes
 from coppice.simulation.timeline import Timeline
@@ -68,7 +71,6 @@ class LibraryRuns:
         self.problem, self.model = problem, model
         self._plain: Bound = bound_of(problem)
         self._bodies: dict[tuple[str, tuple[tuple[str, Value], ...]], Bodies] = {}
-        self._connections: dict[FoundCommunicator, Connections] = {}
 
     def of(self, selection: Selection) -> LibraryRun:
         """Simulate a pick.
@@ -81,47 +83,30 @@ class LibraryRuns:
                 f"expected a pick of {selection.library} with a schedule here, found {selection.algorithm}: "
                 f"{selection.reason}; choose another size or collective."
             )
-        bodies = self._made(selection.ours, self.parameters(selection))
-        model = self._in_its_way(selection)
+        bodies = self._made(selection.ours, parameters_of(selection))
+        model = LibraryWay.of(selection).limited(self.model)
         body, values, timeline = fastest_run(bodies, selection.size_bytes, model)
         plan = Plan(
             problem=self.problem,
             inv_rate=body_loads(body, self.problem).inv_rate,
             forest=body if isinstance(body, Forest) else None,
             schedule=None if isinstance(body, Forest) else body,
-            bound=self._plain,
+            bound=self._helped if isinstance(body, Forest) else self._plain,
             planner=selection.ours,
             parameters={**values, "relay_gpus": bodies.candidate.relay_gpus},
         )
         return LibraryRun(selection=selection, plan=plan, model=model, timeline=timeline)
 
-    def parameters(self, selection: Selection) -> dict[str, Value]:
-        """Parameters of the catalogue's algorithm: the rings and trees of the library's search where it has one."""
-        found, count = selection.found, selection.channels_filled
-        if found is None or count is None or selection.ours not in ("nccl-ring", "nccl-tree"):
-            return dict(selection.parameters)
-        if found not in self._connections:
-            self._connections[found] = found.connections
-        made = self._connections[found]
-        channels = [channel % made.count for channel in range(count)]
-        if selection.ours == "nccl-ring":
-            rings = [[(rank, made.ring_nics[each][rank]) for rank in made.rings[each]] for each in channels]
-            return {"rings": orders_text(_shares(rings))}
-        trees = [
-            list(zip(parents_of(made.trees[each]), made.tree_nics[each], strict=True)) for each in channels
-        ]
-        return {"trees": orders_text(_shares(trees), parents=True)}
+    @cached_property
+    def _helped(self) -> Bound:
+        """The bound where switches copy and add."""
+        return in_network_optimum(self._plain)
 
     def _made(self, name: str, parameters: Mapping[str, Value]) -> Bodies:
         """Schedules of an algorithm; GPUs pass data on only where nothing else joins those that exchange it."""
         key = (name, tuple(sorted(parameters.items())))
         if key not in self._bodies:
-            variant = AlgorithmVariant(
-                algorithm=name,
-                parameters=parameters,
-                doubled=doubled_parameter(find(name, self.problem.collective)),
-                in_network=True,
-            )
+            variant = variant_of(name, parameters, self.problem.collective)
             made = Bodies(self.problem, variant, self._plain)
             try:
                 made.body(1)
@@ -131,19 +116,74 @@ class LibraryRuns:
             self._bodies[key] = made
         return self._bodies[key]
 
-    def _in_its_way(self, selection: Selection) -> Model:
-        """The model in the protocol and the channels of a pick, where it knows protocols."""
+
+@dataclass(frozen=True, kw_only=True)
+class LibraryWay:
+    """How a library's pick goes over the links."""
+
+    protocol: str = ""  # Protocol in lower case; empty: the model's fastest
+    channels: int | None = None  # Channels that get data; None where no search told them
+    generation: str = ""  # Generation of the GPUs, as the library took it
+
+    @classmethod
+    def of(cls, selection: Selection) -> LibraryWay:
+        """Way of a pick."""
         cell, found = selection.cell, selection.found
-        protocol = "" if cell is None else cell.protocol.lower()
-        if protocol not in self.model.protocols:
-            return self.model
-        model = replace(self.model, protocols=(protocol,))
-        if found is None or selection.channels_filled is None or model.channels is not None:
+        return cls(
+            protocol="" if cell is None else cell.protocol.lower(),
+            channels=None if found is None else selection.channels_filled,
+            generation="" if found is None else found.communicator.generation,
+        )
+
+    def limited(self, model: Model) -> Model:
+        """The model in this protocol and these channels alone, where it knows protocols."""
+        if self.protocol not in model.protocols:
             return model
-        generation = model.generation or found.communicator.generation
-        if generation not in GENERATIONS:  # rates of channels are known of NVIDIA's GPUs alone
+        model = replace(model, protocols=(self.protocol,))
+        generation = model.generation or self.generation
+        # Rates of channels are known of NVIDIA's GPUs alone.
+        if self.channels is None or model.channels is not None or generation not in GENERATIONS:
             return model
-        return replace(model, channels=selection.channels_filled, generation=generation)
+        return replace(model, channels=self.channels, generation=generation)
+
+
+def variant_of(name: str, parameters: Mapping[str, Value], collective: Collective) -> AlgorithmVariant:
+    """What is simulated of a library's pick: the catalogue's algorithm, in as many segments as are fastest."""
+    return AlgorithmVariant(
+        algorithm=name,
+        parameters=parameters,
+        doubled=doubled_parameter(find(name, collective)),
+        in_network=True,
+    )
+
+
+def parameters_of(selection: Selection) -> dict[str, Value]:
+    """Parameters of the catalogue's algorithm: the rings and trees of the library's search where it has one."""
+    found, count = selection.found, selection.channels_filled
+    if found is None or count is None or selection.ours not in SEARCHED:
+        return dict(selection.parameters)
+    return orders_of(selection.ours, found, count)
+
+
+SEARCHED = ("nccl-ring", "nccl-tree")
+"""Algorithms of the catalogue whose orders of ranks are given by NCCL's search."""
+
+
+def orders_of(name: str, found: FoundCommunicator, channels: int) -> dict[str, Value]:
+    """Rings or trees of a communicator's first channels, as the parameter of an algorithm.
+
+    Args:
+        name: One of :data:`SEARCHED`.
+        found: What NCCL's search finds.
+        channels: Channels that get data.
+    """
+    made = found.connections
+    taken = [channel % made.count for channel in range(channels)]
+    if name == "nccl-ring":
+        rings = [[(rank, made.ring_nics[each][rank]) for rank in made.rings[each]] for each in taken]
+        return {"rings": orders_text(_shares(rings))}
+    trees = [list(zip(parents_of(made.trees[each]), made.tree_nics[each], strict=True)) for each in taken]
+    return {"trees": orders_text(_shares(trees), parents=True)}
 
 
 def simulate_picks(

@@ -12,6 +12,7 @@ from coppice.bounds import Problem
 from coppice.bounds.together.demands import GroupDemand
 from coppice.bounds.together.least import least_time
 from coppice.collectives import Collective
+from coppice.comparison.library import simulate_picks
 from coppice.comparison.sweep import compare
 from coppice.errors import InputError
 from coppice.iteration.costs import simulated
@@ -139,7 +140,7 @@ def test_calibrated_costs_are_rings() -> None:
 @pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.ALL_GATHER])
 @pytest.mark.parametrize("size", [2**16, 2**22])
 @pytest.mark.parametrize("members", [range(8), range(0, 16, 8), range(16)])
-def test_costs_of_nccl_are_near_those_of_select_and_compare(
+def test_costs_of_nccl_are_those_of_select_and_compare(
     collective: Collective, size: int, members: range
 ) -> None:
     cluster = preset("dgx-a100", boxes=2)
@@ -153,8 +154,30 @@ def test_costs_of_nccl_are_near_those_of_select_and_compare(
     (pick,) = rows.picks
     assert pick.name == picked.algorithm
     found = costs.cost(collective.value, size, group)
-    # A comparison has the rings of NCCL's own search, a job those in the order of ranks.
-    assert 1e6 * found.seconds == pytest.approx(pick.time_us, rel=0.15)
+    assert 1e6 * found.seconds == pytest.approx(pick.time_us, rel=1e-9)
+
+
+@pytest.mark.parametrize(
+    ("name", "boxes", "group"),
+    [
+        ("dgx-1v", 1, RankGroup(8, 1)),  # rings over direct NVLinks
+        ("dgx-1v", 2, RankGroup(16, 1)),
+        ("dgx-h100", 2, RankGroup(16, 1)),  # NVLS and trees of it
+        ("dgx-h100", 2, RankGroup(4, 4)),
+        ("dgx-b200", 2, RankGroup(2, 8)),
+    ],
+)
+def test_costs_of_nccl_are_its_picks_on_its_own_rings(name: str, boxes: int, group: RankGroup) -> None:
+    """One group by itself, whose neighbours run at the same time but share no link with it."""
+    cluster = preset(name, boxes=boxes)
+    costs = costs_named("nccl", cluster)
+    assert costs is not None
+    own = subset(cluster, group.members(cluster.num_ranks)[0])
+    for collective in ("all_reduce", "reduce_scatter", "all_to_all"):
+        sizes = [2**12, 2**25]
+        for row in simulate_picks(Problem(own, collective), "nccl", sizes, model=DEFAULT_MODEL):
+            found = costs.cost(collective, row.size_bytes, group)
+            assert 1e6 * found.seconds == pytest.approx(row.time_us, rel=1e-9)
 
 
 def test_groups_that_share_nics_take_as_long_as_simulated_together() -> None:

@@ -328,6 +328,13 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
     return Inputs(communicator=comm, assumptions=tuple(words), found=found, even=len(sizes) == 1)
 
 
+def found_on(topology: Topology) -> FoundCommunicator:
+    """What NCCL's search finds for all ranks of a topology, where nothing is given."""
+    machines = machines_of(topology)
+    _check_machines(machines, topology)
+    return found_by(machines.boxes)
+
+
 def _settled(found: FoundCommunicator, given: _Given, *, several: bool, words: list[str]) -> NcclCommunicator:
     """What the search found, where nothing else is given."""
     comm = found.communicator
