@@ -35,6 +35,7 @@ from coppice.decoding import decodable, decode_json
 from coppice.errors import CoppiceError, InputError
 from coppice.files import file_name, read_bytes, write_atomically
 from coppice.planners.planning import plan
+from coppice.planners.replanning import replan_after_faults
 from coppice.program.dialects.rank.lower import lower_rank, ring_program, schedule_of
 from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.communicator.groups import Value, agree
@@ -292,6 +293,7 @@ class _Answer(msgspec.Struct):
 
     error: str = ""
     pieces: int = 1
+    simulated_us: float = 0.0  # What the call takes by the simulation; 0 where nobody asks
     number: int = 0  # Of the plans of one collective, which a set has several of
     plan: bytes = b""
 
@@ -307,6 +309,9 @@ class RankPrograms:
         pieces: Pieces of every chunk, or ``auto`` for what the simulator finds best.
         cache_dir: Where plans are kept, see :func:`~coppice.run.planned.cache_directory`.
         timeout_s: Longest wait for another rank while the cost of a message is measured, in seconds.
+        timed: Simulate every call that is planned, too (:meth:`simulated_s`).
+        whole: Programs of the same ranks on the network before its faults: their trees are mended, as
+            :func:`coppice.replan` does it, instead of planning from nothing.
     """
 
     def __init__(
@@ -318,8 +323,12 @@ class RankPrograms:
         pieces: int | str,
         cache_dir: str | os.PathLike[str] | None,
         timeout_s: float,
+        timed: bool = False,
+        whole: RankPrograms | None = None,
     ) -> None:
         self._engine, self._topology = engine, topology
+        self._timed, self._whole = timed, whole
+        self._simulated_us: dict[CallRequest, float] = {}
         self._algorithm, self._pieces, self._timeout_s = algorithm, pieces, timeout_s
         self._cache = PlanCache(cache_dir)
         self._programs: OrderedDict[CallRequest, RankProgram] = OrderedDict()
@@ -340,7 +349,7 @@ class RankPrograms:
         agree(self._engine.exchange, request.collective.value, request.record())
         if self._pieces == "auto" and not self._overhead_us:
             self._overhead_us = measure_overhead_us(self._engine, timeout_s=self._timeout_s)
-        body, pieces = self._planned(request)
+        body, pieces, self._simulated_us[request] = self._planned(request)
         program = lower_rank(
             body,
             self._engine.rank,
@@ -352,11 +361,18 @@ class RankPrograms:
             self._engine.learn(program, body)
         self._programs[request] = program
         while len(self._programs) > PROGRAMS_KEPT:
-            self._programs.popitem(last=False)
+            del self._simulated_us[self._programs.popitem(last=False)[0]]
         return program
 
-    def _planned(self, request: CallRequest) -> tuple[Schedule | Forest, int]:
-        """Plan and pieces, as rank 0 has them."""
+    def simulated_s(self, program: RankProgram) -> float:
+        """Simulated time of a program in seconds; 0 where calls are not simulated, or the program is gone."""
+        for request, found in reversed(self._programs.items()):
+            if found is program:
+                return self._simulated_us[request] / 1e6
+        return 0.0
+
+    def _planned(self, request: CallRequest) -> tuple[Schedule | Forest, int, float]:
+        """Plan, pieces and simulated time, as rank 0 has them."""
         mine = b""
         if self._engine.rank == 0:
             mine = msgspec.msgpack.encode(self._answer(request))
@@ -367,20 +383,21 @@ class RankPrograms:
         if key not in self._bodies:
             told = decode_plan(zlib.decompress(answer.plan), name="the plan of rank 0")
             self._bodies[key] = told.body
-        return self._bodies[key], answer.pieces
+        return self._bodies[key], answer.pieces, answer.simulated_us
 
     def _answer(self, request: CallRequest) -> _Answer:
         """What rank 0 says; it must answer, whatever happens."""
         try:
             number = self._number(request)
             key = (request.collective, request.root, number)
-            if key in self._bodies:
-                return _Answer(pieces=self._chosen_pieces(request, key, self._bodies[key]), number=number)
-            made = self._plan(request, number)
+            made = None if key in self._bodies else self.plan_for(request, number)
+            body = self._bodies[key] if made is None else made.body
+            pieces = self._chosen_pieces(request, key, body)
             return _Answer(
-                pieces=self._chosen_pieces(request, key, made.body),
+                pieces=pieces,
+                simulated_us=self._simulated(request, body, pieces) if self._timed else 0.0,
                 number=number,
-                plan=zlib.compress(encode_plan(made), 1),
+                plan=b"" if made is None else zlib.compress(encode_plan(made), 1),
             )
         except CoppiceError as error:
             return _Answer(error=str(error))
@@ -395,7 +412,13 @@ class RankPrograms:
             self._set = read_plan_set(self._algorithm)
         return self._set.plans.index(self._set.at(request.count * request.dtype.itemsize))
 
-    def _plan(self, request: CallRequest, number: int) -> Plan:
+    def plan_for(self, request: CallRequest, number: int) -> Plan:
+        """Plan of a call: of a file, of the cache, mended from that of the network before its faults, or made.
+
+        Args:
+            request: The call.
+            number: Which plan of a set it is; 0 where there is no set.
+        """
         problem = Problem(topology=self._topology, collective=request.collective, root=request.root)
         if self._set is not None and request.collective is not Collective.BARRIER:
             return _verified(self._set.plans[number], problem, self._algorithm)
@@ -409,7 +432,32 @@ class RankPrograms:
         def make() -> Plan:
             return plan(problem, algorithm=name, relay_gpus=relayed, ring=False).plan
 
+        if self._whole is not None and name is None and self._whole.is_before(self._topology):
+            whole = self._whole.plan_for(request, number)
+            if whole.forest is not None:
+                return self._cache.plan(
+                    problem,
+                    f"{FOREST} of {whole.topology.sha256}",
+                    lambda: replan_after_faults(whole, self._topology).plan,
+                )
         return self._cache.plan(problem, FOREST if default else self._algorithm, make)
+
+    def is_before(self, now: Topology) -> bool:
+        """Whether these are programs of the ranks of a network under the names that they have there."""
+        return [now.node_ids[v] for v in now.rank_nodes] == [
+            self._topology.node_ids[v] for v in self._topology.rank_nodes
+        ]
+
+    def _simulated(self, request: CallRequest, body: Schedule | Forest, pieces: int) -> float:
+        """Simulated time of a call in microseconds."""
+        from coppice.simulation.models import Model
+        from coppice.simulation.simulator import simulate
+
+        size_bytes = request.count * request.dtype.itemsize
+        if not size_bytes or request.collective is Collective.BARRIER:
+            return 0.0
+        model = Model(overhead_us=self._overhead_us or _LEAST_US)
+        return simulate(schedule_of(body), size_bytes, model=model, pieces=pieces).time_us
 
     def _chosen_pieces(self, request: CallRequest, plan: _PlanKey, body: Schedule | Forest) -> int:
         """Pieces for the power of two at or above the size."""

@@ -11,14 +11,22 @@ from typing import Any
 import numpy as np
 import pytest
 
+import coppice
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
 from coppice.diagnosis.simulated import measure
 from coppice.errors import InputError
-from coppice.run.adapting import adapting
+from coppice.run.adapting import adapting, watching
 from coppice.run.adapting.adapting import slowed
 from coppice.run.adapting.watching import FIRST, NEWEST, WARM, CallTimes
 from coppice.run.communicator.communicator import Communicator
+from coppice.run.engines.datatype import DataType, ReduceOp
 from coppice.run.engines.numpy import run_ranks
 from coppice.run.errors import Mismatch
+from coppice.run.planned import _LEAST_US, CallRequest, PlanCache, RankPrograms
+from coppice.schedule.plan import Plan
+from coppice.simulation.models import Model
+from coppice.simulation.simulator import simulate
 from coppice.topology.model import Topology
 from coppice.topology.operations import subset
 from coppice.topology.presets import preset
@@ -101,8 +109,6 @@ def test_ranks_that_expect_other_networks_are_all_told(box: Topology, tmp_path: 
 
 
 def test_plan_files_stay(box: Topology, tmp_path: Path) -> None:
-    import coppice
-
     coppice.write_plan(coppice.plan(box, "all_reduce"), tmp_path / "plan.json")
 
     def work(engine: Any) -> None:
@@ -121,7 +127,7 @@ def test_a_lasting_change_is_planned_for(
     """Times of calls and rates of probes are those of a network with a slow link; all else is real."""
     slow_from = 30
 
-    def times(self: CallTimes, program: Any, seconds: float) -> None:  # noqa: ARG001 (of the method)
+    def times(self: CallTimes, program: Any, seconds: float, simulated_s: float) -> None:  # noqa: ARG001
         self.count = getattr(self, "count", 0) + 1  # type: ignore[attr-defined]
         add(self, program, 3.0 if slow_from < self.count <= slow_from + 30 else 1.0)  # type: ignore[attr-defined]
 
@@ -152,6 +158,76 @@ def test_a_lasting_change_is_planned_for(
     (line,) = [words for words in capfd.readouterr().err.splitlines() if words.startswith("coppice:")]
     assert f"slow: link {SLOW} at 30% of its rate" in line
     assert "planned anew" in line
+
+
+def test_a_network_that_is_slow_from_the_start_is_planned_for(
+    box: Topology, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Every call takes twice the time that its plan takes in the simulation, where no other call is known."""
+    elements = 1 << 17
+    simulated: list[float] = []
+
+    def times(self: CallTimes, program: Any, seconds: float, simulated_s: float) -> None:  # noqa: ARG001
+        simulated.append(simulated_s)
+        add(self, program, 2.0 * simulated_s, simulated_s)
+
+    add = CallTimes.add
+    monkeypatch.setattr(CallTimes, "add", times)
+    monkeypatch.setattr(watching, "LONG_S", 1e-7)
+
+    def rates(engine: Any, design: Any, **_: object) -> list[Any]:
+        engine.exchange(b"")
+        return [] if design is None else [each[:, None] for each in measure(design, {SLOW: 0.5}, spread=0.01)]
+
+    monkeypatch.setattr(adapting, "measure_design", rates)
+
+    def work(engine: Any) -> str:
+        with Communicator(engine, box, cache_dir=tmp_path, adapt=True, algorithm="forest", pieces=1) as group:
+            for _ in range(WARM + FIRST + 2 * adapting.EVERY):
+                group.all_reduce(np.ones(elements, dtype=np.float32))
+            return group.topology.sha256
+
+    (digest,) = set(on_sockets(RANKS, work))
+    assert digest != box.sha256
+    lines = [words for words in capfd.readouterr().err.splitlines() if words.startswith("coppice:")]
+    assert len(lines) == 1
+    assert "calls take 2 times as long as simulated" in lines[0]
+    assert f"slow: link {SLOW} at" in lines[0]
+    made = coppice.plan(box, "all_reduce", ring=False).plan
+    expected = simulate(made, 4 * elements, model=Model(overhead_us=_LEAST_US), pieces=1).time_us
+    assert simulated[0] == pytest.approx(expected / 1e6)
+    assert max(simulated) > 1.2 * simulated[0]  # later ones are of what is left
+
+
+def test_plans_of_the_first_network_are_mended(box: Topology, tmp_path: Path) -> None:
+    """The new network's programs are those of the repaired plan; where no trees are, or names differ, it is planned."""
+    left = slowed(box, {SLOW: 0.5})
+    planned: list[tuple[str, bool]] = []
+
+    class Cache(PlanCache):
+        def plan(self, problem: Problem, algorithm: str, make: Callable[[], Plan]) -> Plan:
+            found = super().plan(problem, algorithm, make)
+            planned.append((problem.collective.value, bool(found.parameters.get("repaired"))))
+            return found
+
+    def work(engine: Any) -> None:
+        options: dict[str, Any] = {"pieces": 1, "cache_dir": tmp_path, "timeout_s": 30}
+        whole = RankPrograms(engine, box, algorithm="forest", **options)
+        now = RankPrograms(engine, left, algorithm="forest", whole=whole, **options)
+        now._cache = Cache(tmp_path)
+        for collective in (Collective.ALL_GATHER, Collective.ALL_REDUCE, Collective.ALL_TO_ALL):
+            request = CallRequest(
+                collective=collective,
+                count=64,
+                dtype=DataType.FLOAT32,
+                op=ReduceOp.SUM,
+                root=None,
+                in_place=False,
+            )
+            now.make(request)
+
+    run_ranks(RANKS, work)
+    assert planned == [("all_gather", True), ("all_reduce", True), ("all_to_all", False)]
 
 
 def test_adapting_is_off_unless_asked_for(
@@ -194,6 +270,19 @@ class TestCallTimes:
         for number in range(100):
             times.add("a", (5.0 if 40 <= number < 40 + NEWEST // 2 else 1.0) * (1 + 0.01 * (number % 5)))
             assert times.slower() == 1.0
+
+    def test_times_are_compared_with_the_simulation_once(self) -> None:
+        """A program that fits the simulation shows that the network is not slow; short calls say nothing."""
+
+        def found(*ratios: float, simulated_s: float = 0.01) -> list[float]:
+            times = CallTimes()
+            for number in range(2 * len(ratios) * (WARM + FIRST)):
+                place = number % len(ratios)
+                times.add(place, ratios[place] * simulated_s, simulated_s)
+            return [times.slower(), times.slower()]
+
+        assert found(2.0, 3.0) == [pytest.approx(2.0), 1.0]
+        assert found(1.1, 3.0) == found(1.4) == found(5.0, simulated_s=1e-5) == [1.0, 1.0]
 
     def test_programs_have_times_of_their_own(self) -> None:
         times = CallTimes()

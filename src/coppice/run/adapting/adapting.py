@@ -1,8 +1,9 @@
 """Adapt a group to a network that became slower: find out what is slow, and agree on the network that is left.
 
-Every few calls, at the same one on all ranks, the ranks tell each other whether their calls became slower for good.
-Where most say so, they measure probes between two calls, rank 0 infers what is slow and proposes the network that is
-left, and all take it, by its digest. A collective is never torn: it has ended everywhere, or has not begun.
+Every few calls, at the same one on all ranks, the ranks tell each other whether their calls became slower for good, or
+take longer than the simulation of their plan says. Where most say so, they measure probes between two calls, rank 0
+infers what is slow and proposes the network that is left, and all take it, by its digest. A collective is never torn:
+it has ended everywhere, or has not begun.
 """
 
 from __future__ import annotations
@@ -75,14 +76,22 @@ class NetworkWatch:
         self._calls = 0
         self._design: ProbeDesign | None = None
 
-    def after(self, program: RankProgram, seconds: float, current: Topology) -> Topology | None:
+    def after(
+        self, program: RankProgram, seconds: float, current: Topology, *, simulated_s: float = 0.0
+    ) -> Topology | None:
         """Take the time of a call; collective over the ranks.
+
+        Args:
+            program: What was called.
+            seconds: What it took.
+            current: The network that it was planned for.
+            simulated_s: What it takes by the simulation, in seconds; 0 where that is not known.
 
         Returns:
             The network to plan for from now on, None where it stays.
         """
         self._calls += 1
-        self.times.add((program.collective, program.count), seconds)
+        self.times.add((program.collective, program.count), seconds, simulated_s)
         if self._calls % EVERY:
             return None
         ratio = self.times.slower()
@@ -104,8 +113,8 @@ class NetworkWatch:
         if self.engine.rank == 0:
             size = short_size(max(1, program.count))
             self._say(
-                f"coppice: calls take {max(told):.3g} times as long ({program.collective} of {size} elements); "
-                f"{answer.words}; {time.perf_counter() - begin:.2f} s"
+                f"coppice: calls take {max(told):.3g} times as long {self.times.yardstick} ({program.collective} of "
+                f"{size} elements); {answer.words}; {time.perf_counter() - begin:.2f} s"
             )
         return None if not answer.document else load(answer.document)
 

@@ -1,8 +1,11 @@
 """Watch the times of calls for a lasting change.
 
-Times are compared with those of the first calls of the same program: first the median of its calls becomes one, so that
-calls of all programs count together. The newest ones are slower for good if nearly all of them are slower than nearly
-all of the first: a rank-sum test, which outliers do not sway, however large they are.
+Times are taken in units of the simulated time of the call, where it has one. Two things are slow for good. The newest
+calls of all programs together are, if nearly all of them are slower than nearly all of the first: a rank-sum test,
+which outliers do not sway, however large they are; before, the first calls of each program become one by their median,
+as what the simulator does not know (processors, protocols) differs from program to program. And a network that was slow
+from the start is, if the first calls of every program that takes long take longer than it says, most of them; that is
+told once, as what the simulator does not know may be the reason.
 """
 
 from __future__ import annotations
@@ -32,6 +35,16 @@ LEAST = 1.1
 """Times the usual time from which on a change is worth a new plan."""
 
 
+BEYOND = 1.5
+"""Times the simulated time from which on first calls are slow: what it does not know costs good networks less."""
+
+LONG_S = 1e-3
+"""Seconds of simulated time from which on rates decide how long a call takes, and not what messages cost."""
+
+SIMULATED, USUAL = "as simulated", "as before"
+"""What times are compared with."""
+
+
 @dataclass
 class CallTimes:
     """Times of the calls of one rank.
@@ -42,6 +55,11 @@ class CallTimes:
         ...     times.add("all_reduce", second)
         >>> times.slower() > 2.5, CallTimes().slower()
         (True, 1.0)
+        >>> times = CallTimes()
+        >>> for second in [9, 9, 9, *([0.6] * 16)]:
+        ...     times.add("all_reduce", second, simulated_s=0.2)
+        >>> round(times.slower(), 2), times.slower()
+        (3.0, 1.0)
     """
 
     _calls: Counter[Hashable] = field(default_factory=Counter)
@@ -51,11 +69,16 @@ class CallTimes:
     _newest: deque[float] = field(
         default_factory=lambda: deque(maxlen=NEWEST)
     )  # Over the usual ones, likewise
+    _long: set[Hashable] = field(default_factory=set)  # Programs that the simulator says how long to take
+    _compared: bool = False  # Whether the first calls have been compared with the simulation
+    yardstick: str = USUAL  # What times were compared with
 
-    def add(self, program: Hashable, seconds: float) -> None:
-        """Add the time of a call."""
-        time = math.log(max(seconds, 1e-9))
+    def add(self, program: Hashable, seconds: float, simulated_s: float = 0.0) -> None:
+        """Add the time of a call, and what it takes by the simulation, 0 where that is not known."""
+        time = math.log(max(seconds, 1e-9) / (simulated_s or 1.0))
         self._calls[program] += 1
+        if simulated_s >= LONG_S:
+            self._long.add(program)
         number, usual = self._calls[program], self._usual.setdefault(program, [])
         if WARM < number <= WARM + FIRST:
             usual.append(time)
@@ -63,7 +86,16 @@ class CallTimes:
             self._newest.append(time - statistics.median(usual))
 
     def slower(self) -> float:
-        """Times the usual time that the newest calls take for good; 1.0 where that may be chance."""
+        """Times the usual or the simulated time that calls take for good; 1.0 where that may be chance."""
+        self.yardstick = USUAL
+        if not self._compared:
+            firsts = [usual for program, usual in self._usual.items() if program in self._long]
+            if firsts and all(len(usual) == FIRST for usual in firsts):
+                self._compared = True
+                ratio = math.exp(min(statistics.median(usual) for usual in firsts))
+                if ratio >= BEYOND:
+                    self.yardstick = SIMULATED
+                    return ratio
         if len(self._newest) < NEWEST:
             return 1.0
         first: list[float] = []
@@ -76,7 +108,7 @@ class CallTimes:
         return ratio if ratio >= LEAST and rank_sum(newest, first) < CHANCE else 1.0
 
     def forget(self) -> None:
-        """Begin anew: what comes now is usual."""
+        """Begin anew: what comes now is usual, whatever the simulation says."""
         self._calls.clear()
         self._usual.clear()
         self._newest.clear()

@@ -15,6 +15,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.program.dialects.rank.program import RankProgram
 from coppice.run.adapting.adapting import ADAPT_VARIABLE, NetworkWatch, agreed_network
+from coppice.run.adapting.watching import CallTimes
 from coppice.run.alltoallv.exchange import BlockExchange
 from coppice.run.communicator.groups import AUTO, GroupSettings, agree, topology_of
 from coppice.run.communicator.in_network import InNetwork, is_protocol, switch_defect
@@ -104,12 +105,12 @@ class Communicator:
         self.in_network: InNetwork | None = None
         if is_protocol(algorithm):
             self.in_network = InNetwork(engine, algorithm, timeout_s=timeout_s, fall_back=fall_back)
-        self._programs = self._planned_for(topology)
         self._watch: NetworkWatch | None = None
         if self._settings.adapt and isinstance(engine, StreamingEngine) and not is_plan_file(algorithm):
             self._watch = NetworkWatch(engine, topology, timeout_s=timeout_s)
+        self._programs = self._whole = self._planned_for(topology)
 
-    def _planned_for(self, topology: Topology) -> RankPrograms:
+    def _planned_for(self, topology: Topology, whole: RankPrograms | None = None) -> RankPrograms:
         """Programs for a network, none made yet."""
         settings = self._settings
         return RankPrograms(
@@ -121,12 +122,15 @@ class Communicator:
             pieces=settings.pieces,
             cache_dir=settings.cache_dir,
             timeout_s=settings.timeout_s,
+            timed=self._watch is not None,
+            whole=whole,
         )
 
     def replan(self, topology: Topology | None = None) -> None:
         """Go on with plans for another network of the same ranks, such as what faults leave; collective over the ranks.
 
-        Every rank calls it between the same two calls. Results stay what they are; calls are planned anew as they come.
+        Every rank calls it between the same two calls. Results stay what they are; calls are planned anew as they come,
+        by mending the trees of the first network (:func:`coppice.replan`) where there are any.
 
         Args:
             topology: The network, needed on rank 0; other ranks give the same one, or None.
@@ -141,10 +145,10 @@ class Communicator:
                 "`coppice.replan` mends a plan."
             )
         self.topology = agreed_network(self.engine, topology, ranks=self.ranks)
-        self._programs = self._planned_for(self.topology)
+        self._programs = self._planned_for(self.topology, self._whole)
         self._blocks = None
         if self._watch is not None:
-            self._watch.times.forget()
+            self._watch.times = CallTimes()
 
     def __enter__(self) -> Communicator:
         return self
@@ -506,7 +510,9 @@ class Communicator:
         begin = time.perf_counter()
         self.engine.run(program, given, wanted, dtype=dtype, op=op, timeout_s=limit_s)
         if self._watch is not None:
-            left = self._watch.after(program, time.perf_counter() - begin, self.topology)
+            seconds = time.perf_counter() - begin
+            simulated_s = self._programs.simulated_s(program)
+            left = self._watch.after(program, seconds, self.topology, simulated_s=simulated_s)
             if left is not None:
                 self.replan(left)
 
