@@ -9,7 +9,8 @@ import pytest
 
 from coppice.collectives import Collective
 from coppice.selection.nccl.connect import kernel_channels
-from coppice.selection.nccl.costs import Channels, CostCell, NcclCommunicator, cells, constants
+from coppice.selection.nccl.costs import Channels, CostCell, NcclCommunicator, cells
+from coppice.selection.nccl.releases import constants
 from support.shared_data import SHARED
 
 NOTE = SHARED / "systems" / "collectives.md"

@@ -12,7 +12,7 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.selection import LIBRARIES, select
-from coppice.selection.nccl.costs import constants
+from coppice.selection.nccl.releases import constants
 from coppice.selection.selection import RuleTest, SelectionRequest, TableRule, decide, parse_rules
 from coppice.selection.tables import library
 from coppice.topology.generation import GENERATIONS

@@ -12,7 +12,7 @@ from coppice.cli import app
 from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.logs.reading import parse_log
-from coppice.selection.nccl.costs import constants
+from coppice.selection.nccl.releases import constants
 from coppice.tuning.logged import select_by_log
 
 HEAD = """\

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -35,8 +35,8 @@ from coppice.fitting.open_mpi import COMPARED
 from coppice.fitting.rank_order import RankOrder
 from coppice.iteration.job.job import TrainingJob
 from coppice.logs.records import Log
-from coppice.selection.nccl.costs import constants
 from coppice.selection.nccl.machines import machines_of
+from coppice.selection.nccl.releases import constants, nearest_release
 from coppice.simulation.models import Model, model_of
 from coppice.text import suggestion
 from coppice.topology.model import Topology
@@ -182,7 +182,7 @@ def advised(
     hosts = host_diagnoses(topology, reports or {})
     if name == "nccl":
         dumps = {file: data for file, data in (reports or {}).items() if is_dump(data)}
-        state = NcclState(topology=topology, environment=variables)
+        state = NcclState(topology=topology, environment=variables, release=nearest_release(version))
         changes += [*unset_changes(variables), *host_changes(hosts)]
         for seen, correction, corrected in topology_files(topology, dumps):
             state = replace(state, seen=seen)
@@ -193,6 +193,7 @@ def advised(
             files.append(_order_file(change, order))
         rows = nccl_rows(state, collectives or TUNED, sizes, changes)
         assumptions = state.communicator()[1]
+        notes += _other_release(version, state.release)
         if job is not None:
             step = step_advice(job, state, changes)
             changes = [each for each in changes if not _overruled(each, step)] + [*step.changes]
@@ -294,6 +295,12 @@ def _reckoned(
 def _overruled(change: Change, step: StepAdvice) -> bool:
     """Whether a change unsets what the step of the job wants set."""
     return any(change.sets.keys() & each.sets.keys() for each in step.changes)
+
+
+def _other_release(version: str, release: str) -> Iterator[str]:
+    """What a user should know where NCCL's version was not read."""
+    if version.split(".")[:2] != release.split(".")[:2]:
+        yield f"NCCL {version} was not read: it is priced as {release}"
 
 
 def _version(library: str, logs: Sequence[Log]) -> tuple[str, str]:

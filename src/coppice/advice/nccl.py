@@ -13,7 +13,8 @@ from coppice.advice.fabric import FabricLoads, fabric_loads, has_fabric
 from coppice.advice.rows import AdviceRow, settled
 from coppice.collectives import Collective
 from coppice.fitting.nccl_tuner import COLLECTIVES
-from coppice.selection.nccl.costs import CostCell, NcclCommunicator, cells, constants
+from coppice.selection.nccl.costs import CostCell, NcclCommunicator, cells
+from coppice.selection.nccl.releases import constants
 from coppice.selection.nccl.selecting import Inputs, at_least_bound, inputs_of
 from coppice.selection.selection import SelectionRequest, box_sizes
 from coppice.topology.model import Topology
@@ -31,6 +32,7 @@ class NcclState:
     environment: Mapping[str, str] = field(default_factory=dict)
     seen: Topology | None = None  # What NCCL sees of it; None: what it is
     settings: Mapping[str, str] = field(default_factory=dict)  # Inputs of the cost model that are given
+    release: str = ""  # One of :func:`coppice.selection.nccl.releases.known_releases`; empty: the newest
 
     def after(self, changes: Iterable[Change]) -> NcclState:
         """The state after some changes."""
@@ -73,7 +75,8 @@ class NcclState:
             even=boxes is None or len(set(boxes)) == 1,
             boxes=1 if boxes is None else len(boxes),
         )
-        return inputs_of(request, seen, {**model_settings(self.environment), **self.settings})
+        given = {**model_settings(self.environment), **self.settings}
+        return inputs_of(request, seen, given, release=self.release)
 
     @cached_property
     def fabric(self) -> FabricLoads | None:
@@ -143,7 +146,7 @@ def nccl_rows(
     later = [(change.name, state.after([change])) for change in changes]
     if len(changes) > 1:
         later.append(("all changes", state.after(changes)))
-    model = f"NCCL {constants().version} cost model"
+    model = f"NCCL {constants(state.release).version} cost model"
     found = []
     for collective in collectives:
         if collective not in TUNED:

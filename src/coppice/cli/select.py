@@ -35,7 +35,15 @@ if TYPE_CHECKING:
 MOST_PLANNED = 4_096
 """Ranks on one switch, up to which `-o` makes a topology where only their number is given."""
 
-LibraryOption = Annotated[str, option(f"One of: {', '.join(SELECTING)}.", "--library", "-l", metavar="NAME")]
+LibraryOption = Annotated[
+    str,
+    option(
+        f"One of: {', '.join(SELECTING)}; nccl-2.21 is NCCL in that version.",
+        "--library",
+        "-l",
+        metavar="NAME",
+    ),
+]
 
 
 @with_options()

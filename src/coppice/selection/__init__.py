@@ -8,6 +8,7 @@ from typing import Any
 from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.selection.nccl.releases import release_of
 from coppice.selection.nccl.selecting import select_by_cost
 from coppice.selection.rccl.selecting import select_rccl
 from coppice.selection.selection import Selection, SelectionPart, SelectionRequest, box_sizes
@@ -42,6 +43,8 @@ def select(
 ) -> Selection:
     """Predict the algorithm that ``library`` picks at a size, as :func:`coppice.select` does, and explain why.
 
+    ``nccl-2.21`` is NCCL in that version, ``nccl`` the newest one that was read.
+
     Raises:
         InputError: If the library, its function or the collective is unknown, an argument is of the wrong type, or the
             call has no meaning.
@@ -52,9 +55,12 @@ def select(
         Selection(Open MPI: allreduce of 65,536 bytes among 48 ranks by rabenseifner)
         >>> pick.algorithm, pick.id, pick.ours, dict(pick.parameters)
         ('rabenseifner', 6, 'rabenseifner', {'folding': 'open-mpi'})
+        >>> [select(f"nccl{v}", "all_reduce", 2**21, ranks=2, ranks_per_box=1).algorithm for v in ("", "-2.22")]
+        ['Ring/LL128', 'Ring/LL128']
         >>> [(step.rule, step.values) for step in pick.why if step.held and "P" in step.rule]
         [('P < 64', '48 < 64')]
     """
+    library, _, version = library.partition("-") if library.startswith("nccl-") else (library, "", "")
     if library not in LIBRARIES:
         raise InputError(
             f"expected a library whose choice is known, found {library!r}: {suggestion(library, LIBRARIES)}"
@@ -82,7 +88,8 @@ def select(
             )
         if library == "rccl":
             return select_rccl(request, topology=topology, settings=settings or {}, root=root or 0)
-        return select_by_cost(request, topology=topology, settings=settings, root=root or 0)
+        release = release_of(version) if version else ""
+        return select_by_cost(request, topology=topology, settings=settings, root=root or 0, release=release)
     if settings:
         extra = next(iter(settings))
         raise InputError(

@@ -16,7 +16,8 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.fitting.nccl_tuner import ALGORITHMS, COLLECTIVES
 from coppice.logs.records import Log, LoggedCell, LoggedCommunicator, LoggedMeasurement
-from coppice.selection.nccl.costs import CostCell, constants, corrected_cell
+from coppice.selection.nccl.costs import CostCell, corrected_cell
+from coppice.selection.nccl.releases import constants
 from coppice.selection.selection import Selection
 from coppice.topology.generation import GENERATIONS
 from coppice.tuning.records import LibraryChoice, TimedRun

@@ -77,7 +77,12 @@ class SimulateOptions(Struct, frozen=True, kw_only=True):
     ] = None
     library: Annotated[
         str | None,
-        option(f"Whose pick: {', '.join(SELECTING)} [default: nccl].", "--library", "-l", metavar="NAME"),
+        option(
+            f"Whose pick: {', '.join(SELECTING)}, or NCCL by version as nccl-2.21 [default: nccl].",
+            "--library",
+            "-l",
+            metavar="NAME",
+        ),
     ] = None
     collective: Annotated[
         Collective | str | None, option("What it picks for.", "--collective", "-c", metavar="NAME")

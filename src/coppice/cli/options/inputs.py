@@ -127,7 +127,8 @@ def settings_with_rates(
 def sorted_settings(settings: list[str] | None, library: str) -> tuple[dict[str, str], list[str]]:
     """Inputs of the cost model, and parameters of a preset."""
     parsed = parse_settings(settings or ())
-    known = {"nccl": COST_INPUTS, "rccl": RCCL_INPUTS}.get(library, ())
+    name = "nccl" if library.startswith("nccl-") else library
+    known = {"nccl": COST_INPUTS, "rccl": RCCL_INPUTS}.get(name, ())
     inputs = {key: value for key, value in parsed.items() if key in known}
     return inputs, [f"{key}={value}" for key, value in parsed.items() if key not in inputs]
 

@@ -13,7 +13,6 @@ from fractions import Fraction
 
 from coppice.errors import InputError
 from coppice.selection.nccl.boxes import Box
-from coppice.selection.nccl.costs import constants
 from coppice.selection.nccl.machine import (
     NVSWITCH,
     PROCESSOR,
@@ -25,6 +24,7 @@ from coppice.selection.nccl.machine import (
     PluginPort,
     Processor,
 )
+from coppice.selection.nccl.releases import constants
 from coppice.topology.model import NodeKind
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s
 from coppice.topology.slots import Slot, SlotStep

@@ -13,6 +13,7 @@ from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
 from coppice.selection.nccl.machine import HostMachine
 from coppice.selection.nccl.native import search
 from coppice.selection.nccl.paths import local_nets, systems_of
+from coppice.selection.nccl.releases import constants
 from coppice.selection.nccl.searching import BoxGraphs, graphs_of
 from coppice.selection.nccl.system import PathType, System, SystemKind
 from coppice.topology.generation import generation_of_capability
@@ -63,16 +64,17 @@ class FoundCommunicator(Brief):
         )
 
 
-def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False) -> FoundCommunicator:
+def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False, release: str = "") -> FoundCommunicator:
     """Search the channels of a communicator and derive the inputs of the cost model.
 
     Args:
         boxes: HostMachines with their ranks: those of the first machine come first.
         collnet: CollNet is enabled (NCCL_COLLNET_ENABLE) where the network adds.
+        release: One of :func:`coppice.selection.nccl.releases.known_releases`; empty: the newest.
     """
     several = len(boxes) > 1
     of_box = {
-        id(box): _boxes_of(box.machine, box.gpus, several=several, collnet=collnet)
+        id(box): _boxes_of(box.machine, box.gpus, several=several, collnet=collnet, release=release)
         for box in {id(b): b for b in boxes}.values()
     }
     found: list[FoundBox] = []
@@ -83,20 +85,21 @@ def found_by(boxes: Sequence[BoxOfRanks], *, collnet: bool = False) -> FoundComm
             found.append(part)
             ranks.append(tuple(start + each for each in part.members))
         start += len(box.gpus)
-    comm = _communicator(found, start, collnet=collnet)
+    comm = _communicator(found, start, collnet=collnet, release=release)
     return FoundCommunicator(communicator=comm, boxes=tuple(found), ranks=tuple(ranks), collnet=collnet)
 
 
 @lru_cache(maxsize=32)
 def _boxes_of(
-    machine: HostMachine, gpus: tuple[str, ...], *, several: bool, collnet: bool
+    machine: HostMachine, gpus: tuple[str, ...], *, several: bool, collnet: bool, release: str
 ) -> tuple[FoundBox, ...]:
     systems = systems_of(machine, list(gpus), several=several)
     return tuple(
         FoundBox(
             members=tuple(sorted(gpu.rank for gpu in system.gpus)),
             graphs=_by_place(
-                graphs_of(system, multicast=machine.multicast, adds=collnet, search=search), system
+                graphs_of(system, multicast=machine.multicast, adds=collnet, search=search, release=release),
+                system,
             ),
             capability=system.least_capability,
             most_capability=system.most_capability,
@@ -132,7 +135,7 @@ def _least_net(system: System) -> float:
     return min(rates, default=0.0)
 
 
-def _communicator(boxes: list[FoundBox], ranks: int, *, collnet: bool) -> NcclCommunicator:
+def _communicator(boxes: list[FoundBox], ranks: int, *, collnet: bool, release: str) -> NcclCommunicator:
     nodes = len(boxes)
     found = list({id(box): box for box in boxes}.values())
     capability = min(each.capability for each in found)
@@ -165,9 +168,10 @@ def _communicator(boxes: list[FoundBox], ranks: int, *, collnet: bool) -> NcclCo
         channels=len(
             channels_of([box.graphs for box in boxes], capability=capability, ranks=ranks, adds=collnet)
         ),
-        nvls_channels=nvls_channels(capability, nodes, min(sizes), net)
+        nvls_channels=nvls_channels(capability, nodes, min(sizes), net, release=release)
         if nvls is not None and nvls.count
         else 0,
+        release=release,
     )
 
 
@@ -187,12 +191,15 @@ def _aligned(graphs: Sequence[ChannelGraph | None]) -> Channels | None:
     )
 
 
-def nvls_channels(capability: int, nodes: int, least_ranks: int, net_gb_per_s: float) -> int:
+def nvls_channels(
+    capability: int, nodes: int, least_ranks: int, net_gb_per_s: float, *, release: str = ""
+) -> int:
     """Channels of a kernel of NVLS.
 
     Args:
         least_ranks: Ranks of the smallest box.
         net_gb_per_s: Slowest path of a GPU to a port that it uses.
+        release: One of :func:`coppice.selection.nccl.releases.known_releases`; empty: the newest.
 
     Examples:
         >>> nvls_channels(90, 1, 8, 0.0), nvls_channels(100, 1, 8, 0.0), nvls_channels(100, 4, 8, 50.0)
@@ -200,8 +207,9 @@ def nvls_channels(capability: int, nodes: int, least_ranks: int, net_gb_per_s: f
     """
     if capability < 100:
         return 16
-    if nodes == 1:
-        return 24
+    known = constants(release).nvls_channels_of_blackwell[0 if nodes == 1 else 1]
+    if known:
+        return known
     if nodes == 2 and net_gb_per_s >= 48:
         return 32
     if net_gb_per_s >= 96:

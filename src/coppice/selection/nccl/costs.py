@@ -1,8 +1,9 @@
-"""The cost model of NCCL 2.30: predicted time of every algorithm and protocol, term by term.
+"""The cost model of NCCL: predicted time of every algorithm and protocol, term by term.
 
 ``time = latency + bytes / bandwidth``, with a latency and a bandwidth for each (collective, algorithm, protocol) that
-follow from a few properties of the communicator and of the channels that its topology search found. The constants are
-data (``data/nccl.json``). Figures are double precision here and single precision in NCCL: about six digits agree.
+follow from a few properties of the communicator and of the channels that its topology search found. The constants, and
+where releases reckon differently, are those of :mod:`coppice.selection.nccl.releases`. Figures are double precision
+here and single precision in NCCL: about six digits agree.
 """
 
 from __future__ import annotations
@@ -10,66 +11,15 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
-from functools import cache
-from importlib import resources
 from typing import TYPE_CHECKING, Protocol
 
-import msgspec
-
 from coppice.collectives import Collective
-from coppice.decoding import decodable
 from coppice.display import Brief
+from coppice.selection.nccl.releases import constants
 from coppice.topology.generation import GENERATIONS
 
 if TYPE_CHECKING:
     from coppice.outputs.shapes.timing import CostCellJson
-
-
-class KnownBox(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Defaults for a known kind of box where only a number of ranks is given."""
-
-    generation: str  # `volta`, `ampere`, `hopper` or `blackwell`
-    gpus: int  # Number of GPUs
-    links: int  # NVLinks of a GPU
-    nics: int  # Number of NICs
-    nic_gbit: int  # Rate of a NIC in Gbit/s
-    nvswitch: bool  # NVSwitches join the GPUs
-
-
-class Constants(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
-    """Content of ``data/nccl.json``: rows by algorithm or generation, columns by protocol or 1, 2, more nodes."""
-
-    version: str
-    source: str
-    base_latency_us: dict[str, list[float]]
-    hardware_latency_us: dict[str, dict[str, list[float]]]
-    ll_gb_per_s: dict[str, list[float]]
-    ll_rows_across_nodes: dict[str, str]
-    ring_ll128_gb_per_s_per_channel: dict[str, list[float]]
-    tree_ll128_gb_per_s_per_channel: dict[str, list[float]]
-    tree_gb_per_s_per_channel: dict[str, list[float]]
-    nvls_tree_gb_per_s_per_channel: dict[str, list[float]]
-    nvls_efficiency: dict[str, float]
-    tree_correction: dict[str, list[float]]
-    net_overhead_us: dict[str, float]
-    plateau: dict[str, float]
-    thread_threshold_bytes: dict[str, int]
-    most_threads: dict[str, int]
-    most_nvlinks: dict[str, int]
-    usual_cpu: dict[str, str]
-    nic_gb_per_s_of_100_gbit: float
-    speeds_within: dict[str, list[float]]
-    speeds_across: dict[str, list[float]]
-    boxes: dict[str, KnownBox]
-    ours: dict[str, dict[str, str]]
-    missing: dict[str, str]
-
-
-@cache
-def constants() -> Constants:
-    """Load the constants."""
-    data = resources.files("coppice.selection").joinpath("data", "nccl.json")
-    return msgspec.json.decode(data.read_bytes(), type=decodable(Constants))
 
 
 ALGORITHMS = ("Tree", "Ring", "CollNetDirect", "CollNetChain", "NVLS", "NVLSTree", "PAT")
@@ -120,6 +70,7 @@ class NcclCommunicator(Brief):
     mixed: bool = False  # GPUs differ in compute capability
     channels: int  # Channels of a kernel for rings and trees at most
     nvls_channels: int = 0  # Channels of a kernel for NVLS
+    release: str = ""  # One of :func:`coppice.selection.nccl.releases.known_releases`; empty: the newest
 
     @property
     def per_node(self) -> float:
@@ -188,7 +139,14 @@ def cells(comm: NcclCommunicator, collective: Collective, size_bytes: int) -> tu
         size_bytes: M (see :mod:`coppice.collectives`), which is NCCL's own count of bytes.
     """
     found = []
-    for algorithm in (name for name in ALGORITHMS if name in _SERVED[collective]):
+    rules = constants(comm.release).rules
+    gathers = collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
+    absent = {
+        "PAT": not rules.pat_share,
+        "NVLS": gathers and not rules.nvls_gather_share,
+        "CollNetDirect": gathers and not rules.collnet_gathers,
+    }
+    for algorithm in (name for name in ALGORITHMS if name in _SERVED[collective] and not absent.get(name)):
         for protocol in PROTOCOLS:
             channels = comm.of(algorithm)
             reason = _unavailable(comm, collective, algorithm, protocol)
@@ -230,11 +188,14 @@ def _unavailable(comm: NcclCommunicator, collective: Collective, algorithm: str,
 
 
 def _no_ll128(comm: NcclCommunicator, channels: Channels) -> str | None:
-    worst = "PXN" if comm.capability >= 90 else "PXB"
+    worst, rules = "PXN" if comm.capability >= 90 else "PXB", constants(comm.release).rules
+    if comm.capability > rules.ll128_most_capability:
+        return f"LL128 goes up to compute capability {rules.ll128_most_capability / 10:g} in this release"
     if comm.capability < 70:
         return "LL128 needs Volta or later"
-    if comm.mixed and comm.capability < 90:
-        return "LL128 needs GPUs of one compute capability before Hopper"
+    if comm.mixed and comm.capability < rules.ll128_mixed_from:
+        later = " before Hopper" if rules.ll128_mixed_from == GENERATIONS["hopper"] else ""
+        return f"LL128 needs GPUs of one compute capability{later}"
     if comm.nodes > 1 and PATHS.index(channels.across_type) > PATHS.index(worst):
         return f"LL128 needs paths to NICs of class {worst} or better, found {channels.across_type}"
     if PATHS.index(channels.within_type) > PATHS.index("NVB"):
@@ -251,7 +212,7 @@ def _cell(
     size_bytes: int,
 ) -> CostCell:
     bandwidth, rate_terms = _bandwidth(comm, collective, algorithm, protocol, channels)
-    latency, words = latency_terms(comm, collective, algorithm, protocol, channels, constants())
+    latency, words = latency_terms(comm, collective, algorithm, protocol, channels, constants(comm.release))
     return corrected_cell(
         CostCell(
             algorithm=algorithm,
@@ -267,6 +228,7 @@ def _cell(
         several=comm.nodes > 1,
         capability=comm.capability,
         common_cpu=comm.cpu in ("intel", "amd"),
+        release=comm.release,
     )
 
 
@@ -280,6 +242,7 @@ def corrected_cell(
     several: bool,
     capability: int,
     common_cpu: bool,
+    release: str = "",
 ) -> CostCell:
     """Time a cell of NCCL's table at a size, with the corrections that all-reduces get there.
 
@@ -291,6 +254,7 @@ def corrected_cell(
         several: Ranks are in several boxes.
         capability: Compute capability times ten.
         common_cpu: Processors are Intel's or AMD's.
+        release: One of :func:`coppice.selection.nccl.releases.known_releases`; empty: the newest.
 
     Examples:
         >>> table = CostCell(algorithm="Ring", protocol="Simple", latency_us=10.0, gb_per_s=100.0)
@@ -301,6 +265,7 @@ def corrected_cell(
     latency, bandwidth, terms = cell.latency_us, cell.gb_per_s, list(cell.terms)
     if collective is Collective.ALL_REDUCE:
         blackwell = capability >= GENERATIONS["blackwell"] and common_cpu
+        blackwell = blackwell and constants(release).rules.nvls_tree_correction
         factor = _correction(cell.algorithm, cell.protocol, size_bytes, nvls_tree=blackwell)
         if factor is not None:
             bandwidth *= factor
@@ -342,7 +307,8 @@ def _bandwidth(
     comm: NcclCommunicator, collective: Collective, algorithm: str, protocol: str, channels: Channels
 ) -> tuple[float, list[str]]:
     """Algorithm bandwidth in GB/s, before corrections by size."""
-    data, generation, ranks = constants(), comm.generation, comm.ranks
+    data, generation = constants(comm.release), comm.generation
+    rules, gathers = data.rules, collective in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
     column = min(comm.nodes, 3) - 1
     row = generation if comm.nodes == 1 else data.ll_rows_across_nodes.get(comm.cpu, "volta")
     ll_most = data.ll_gb_per_s[row][column]
@@ -369,9 +335,13 @@ def _bandwidth(
         return min(value, limit)
 
     if algorithm == "Ring" and protocol == "LL":
-        bus = least("half of it, and the limit of LL", bus * 0.5, ll_most)
+        sums = comm.nodes > 1 or collective in (Collective.ALL_REDUCE, Collective.REDUCE)
+        share = rules.ring_ll_share[0 if sums else 1]
+        name = "half" if share == 0.5 else f"{share:.4g}"
+        bus = least(f"{name} of it, and the limit of LL", bus * share, ll_most)
     if algorithm == "Ring" and protocol == "LL128":
-        bus = least("92% of it, and LL128 per channel", bus * 0.92, limits["ring LL128"])
+        share = rules.ring_ll128_share_alone if comm.per_node < 2 else 0.92
+        bus = least(f"{share:.0%} of it, and LL128 per channel", bus * share, limits["ring LL128"])
     if algorithm == "Tree":
         bus = least("92% of it, and trees per channel", bus * 0.92, limits["tree"])
     if algorithm == "Tree" and protocol == "LL":
@@ -383,8 +353,8 @@ def _bandwidth(
         bus *= 0.85
         terms.append(f"plain tree pattern: x 0.85 = {bus:.6g} GB/s")
     if algorithm == "PAT":
-        bus *= 0.75
-        terms.append(f"PAT: x 0.75 = {bus:.6g} GB/s")
+        bus *= rules.pat_share
+        terms.append(f"PAT: x {rules.pat_share:g} = {bus:.6g} GB/s")
     if algorithm == "CollNetDirect":
         if collective is Collective.ALL_REDUCE:
             factor = comm.per_node / channels.count
@@ -393,19 +363,35 @@ def _bandwidth(
         else:
             bus = comm.per_node * min(channels.within, channels.across * 0.9)
         terms.append(f"heads and NICs: {bus:.6g} GB/s")
-    if algorithm == "Ring" or collective not in (Collective.ALL_GATHER, Collective.REDUCE_SCATTER):
-        shares = ring_steps(collective, ranks)
-        ratio = ranks / shares if algorithm in ("Ring", "NVLS", "NVLSTree") else 0.5
+    ratio = _algorithm_share(comm, collective, algorithm) if algorithm == "Ring" or not gathers else 1.0
+    if gathers and algorithm == "NVLS":
+        ratio = rules.nvls_gather_share
+    if algorithm == "Ring" or not gathers or ratio != 1:
         bus *= ratio
         terms.append(f"from bus to algorithm bandwidth: x {ratio:.6g} = {bus:.6g} GB/s")
     return bus, terms
+
+
+def _algorithm_share(comm: NcclCommunicator, collective: Collective, algorithm: str) -> float:
+    """Algorithm bandwidth over bus bandwidth."""
+    rules = constants(comm.release).rules
+    share = {"NVLS": rules.nvls_share, "NVLSTree": rules.nvls_tree_share}.get(algorithm, 0.0)
+    if algorithm == "NVLSTree" and rules.nvls_by_boxes:
+        return share * comm.nodes / (2 * (comm.nodes - 1))
+    if share:
+        return share
+    return (
+        comm.ranks / ring_steps(collective, comm.ranks) if algorithm in ("Ring", "NVLS", "NVLSTree") else 0.5
+    )
 
 
 def _nvls_rate(
     comm: NcclCommunicator, collective: Collective, algorithm: str, channels: Channels, column: int
 ) -> tuple[float, str]:
     """GB/s of a channel of NVLS: the least of inside the box, between boxes, and what a tree of it reaches."""
-    data, count = constants(), channels.count
+    data, count = constants(comm.release), channels.count
+    if not data.rules.nvls_by_efficiency:
+        return _nvls_rate_of_links(comm, collective, algorithm, channels)
     efficiency = data.nvls_efficiency[comm.generation]
     both = 2.0 if collective is Collective.ALL_REDUCE else (comm.per_node - 1) / comm.per_node
     within = channels.within * efficiency * (count - 1) / count * both
@@ -415,6 +401,22 @@ def _nvls_rate(
         limits.append(data.nvls_tree_gb_per_s_per_channel[comm.generation][column])
     inside = f"{channels.within:g} x {efficiency:g} x {count - 1}/{count} x {both:.4g}"
     return min(limits), f"a channel: min({inside} = {', '.join(f'{limit:.6g}' for limit in limits)}) GB/s"
+
+
+def _nvls_rate_of_links(
+    comm: NcclCommunicator, collective: Collective, algorithm: str, channels: Channels
+) -> tuple[float, str]:
+    """GB/s of a channel of NVLS before 2.28: of its slower links."""
+    rules = constants(comm.release).rules
+    within, across = channels.within, channels.across
+    if rules.nvls_by_boxes:
+        rate = within if comm.nodes <= 2 else across
+        return rate, f"a channel: {rate:.6g} GB/s"
+    if algorithm == "NVLSTree" and comm.nodes > 2:
+        across /= 2
+    elif collective is not Collective.ALL_REDUCE and rules.nvls_gathers_less_own:
+        within, across = within * (comm.per_node - 1) / comm.per_node, across * 0.9
+    return min(within, across), f"a channel: min({within:.6g}, {across:.6g}) GB/s"
 
 
 class Latencies(Protocol):
@@ -453,7 +455,9 @@ def latency_terms(
     # On POWER trees with Simple take a step over PCIe as rings do.
     as_ring = comm.cpu == "ibm" and (inside, algorithm, protocol) == ("PCI", "Tree", "Simple")
     within = data.hardware_latency_us[inside]["Ring" if as_ring else algorithm][column]
-    net = data.hardware_latency_us["NET"]["Tree" if comm.per_node == 1 else algorithm][column]
+    rules = constants(comm.release).rules
+    alone = comm.per_node == 1 and rules.tree_net_latency_alone
+    net = data.hardware_latency_us["NET"]["Tree" if alone else algorithm][column]
     across = net + channels.latency_us * (2 if protocol == "Simple" else 1)
     depth = comm.nodes.bit_length() - 1
     mates = comm.ranks // comm.nodes - 1
@@ -467,15 +471,17 @@ def latency_terms(
             f"2 x ({mates} x {within:g} + {depth} x {across:g})",
         )
     elif algorithm == "CollNetDirect":
-        more = 2 * (min(1, mates) * within + mates * 0.4) + across
-        words = f"2 x ({min(1, mates)} x {within:g} + {mates} x 0.4) + {across:g}"
+        each = rules.collnet_arity_us
+        more = 2 * (min(1, mates) * within + mates * each) + across
+        words = f"2 x ({min(1, mates)} x {within:g} + {mates} x {each:g}) + {across:g}"
     elif algorithm == "CollNetChain":
         more, words = 2 * mates * within + across, f"2 x {mates} x {within:g} + {across:g}"
     elif algorithm == "NVLS":
-        base, more = 0.0, within + (across if comm.nodes > 1 else 0.0)
+        more = within + (across if comm.nodes > 1 else 0.0)
         words = f"{within:g}" + (f" + {across:g}" if comm.nodes > 1 else "")
     elif algorithm == "NVLSTree":
-        more, words = within + 2 * depth * across, f"{within:g} + 2 x {depth} x {across:g}"
+        levels = comm.nodes - 1 if rules.nvls_by_boxes else depth
+        more, words = within + 2 * levels * across, f"{within:g} + 2 x {levels} x {across:g}"
     else:
         more = depth * across / 3.5 + comm.ranks * 2.8
         words = f"{depth} x {across:g} / 3.5 + {comm.ranks} x 2.8"
@@ -508,6 +514,8 @@ def _ring_latency(
         overhead = data.net_overhead_us.get(comm.cpu, 1.0) * (3 if protocol == "Simple" else 1)
         within = max(within, overhead)
     far = 0 if comm.nodes == 1 else (comm.nodes - 1) * (2 if collective is Collective.ALL_REDUCE else 1)
+    if far and collective is Collective.ALL_REDUCE:
+        far += constants(comm.release).rules.ring_extra_crossings
     total = base + (steps - far) * within + far * across
     return total, [f"latency: {base:g} + {steps - far} x {within:g} + {far} x {across:g} = {total:.6g} us"]
 

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from coppice.collectives import Collective
-from coppice.selection.nccl.costs import NcclCommunicator, constants
+from coppice.selection.nccl.costs import NcclCommunicator
+from coppice.selection.nccl.releases import constants
 
 _LEAST_TRAFFIC = 32 << 10
 _COLLNET_THRESHOLD = 512

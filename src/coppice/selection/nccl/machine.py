@@ -7,6 +7,7 @@ ranks of a machine then merge what they kept, so that parts which only later ran
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 
 NVSWITCH = "nvswitch"
@@ -107,12 +108,30 @@ class HostMachine:
     def adding(self) -> HostMachine:
         """The same machine, with a network that adds at every port."""
 
-        def made(part: Part) -> Part:
+        def adds(part: MachineGpu | Nic) -> Part:
+            if isinstance(part, MachineGpu):
+                return part
+            return replace(part, ports=tuple(replace(port, adds=True) for port in part.ports))
+
+        return self._changed(adds)
+
+    def with_nvlinks(self, factor: float) -> HostMachine:
+        """The same machine, whose NVLinks have so many times the rate."""
+
+        def scaled(part: MachineGpu | Nic) -> Part:
             if isinstance(part, Nic):
-                return replace(part, ports=tuple(replace(port, adds=True) for port in part.ports))
+                return part
+            return replace(part, nvlinks=tuple((target, rate * factor) for target, rate in part.nvlinks))
+
+        return self._changed(scaled)
+
+    def _changed(self, change: Callable[[MachineGpu | Nic], Part]) -> HostMachine:
+        """The machine with other GPUs and NICs."""
+
+        def made(part: Part) -> Part:
             if isinstance(part, PcieSwitch):
                 return replace(part, parts=tuple(made(each) for each in part.parts))
-            return part
+            return change(part)
 
         return replace(
             self,

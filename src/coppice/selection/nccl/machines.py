@@ -14,7 +14,7 @@ from functools import lru_cache
 from coppice.selection.nccl.boxes import Box, boxes_of
 from coppice.selection.nccl.building import WITHOUT_NETWORK, machine_of_box
 from coppice.selection.nccl.communicator import BoxOfRanks
-from coppice.selection.nccl.costs import constants
+from coppice.selection.nccl.releases import constants
 from coppice.topology.generation import GENERATIONS, capability_of, generation_of_capability, named_generation
 from coppice.topology.model import Topology
 from coppice.topology.readers.link_rates import RateClass, nvlink_gb_per_s

@@ -59,7 +59,9 @@ class SystemColumns:
 
 def search(request: SearchRequest) -> ChannelGraph:
     """The channels that NCCL finds for a pattern."""
-    speeds = np.array(speeds_of(request.system.least_capability, several=request.system.several))
+    speeds = np.array(
+        speeds_of(request.system.least_capability, several=request.system.several, release=request.release)
+    )
     pattern, count, within, across, latency, within_type, across_type, same, cross, hops, orders, ports = (
         _core.nccl_search(_columns(request.system), request, speeds)
     )

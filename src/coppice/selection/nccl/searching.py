@@ -11,9 +11,9 @@ from dataclasses import dataclass
 from functools import cached_property
 
 from coppice.display import Brief
-from coppice.selection.nccl.costs import constants
 from coppice.selection.nccl.graph import ChannelGraph, ChannelPattern
 from coppice.selection.nccl.paths import local_nets
+from coppice.selection.nccl.releases import constants
 from coppice.selection.nccl.system import MOST_CHANNELS, System
 from coppice.topology.generation import generation_of_capability
 
@@ -36,6 +36,7 @@ class SearchRequest:
     most: int  # Number of channels at most
     adds: bool = False  # Only through ports whose network adds (CollNet)
     cross_nic_setting: int = 2  # NCCL_CROSS_NIC
+    release: str = ""  # Whose speeds are tried; empty: the newest's
 
     @cached_property
     def preferred(self) -> list[list[int]]:
@@ -43,9 +44,9 @@ class SearchRequest:
         return [local_nets(self.system, gpu) for gpu in self.system.gpus]
 
 
-def speeds_of(capability: int, *, several: bool) -> list[float]:
+def speeds_of(capability: int, *, several: bool, release: str = "") -> list[float]:
     """GB/s that NCCL tries for a channel, falling."""
-    data = constants()
+    data = constants(release)
     return (data.speeds_across if several else data.speeds_within)[generation_of_capability(capability)]
 
 
@@ -61,30 +62,34 @@ class BoxGraphs(Brief):
 
 
 def graphs_of(
-    system: System, *, multicast: bool, adds: bool, search: Callable[[SearchRequest], ChannelGraph]
+    system: System,
+    *,
+    multicast: bool,
+    adds: bool,
+    search: Callable[[SearchRequest], ChannelGraph],
+    release: str = "",
 ) -> BoxGraphs:
     """Search all patterns, in NCCL's order.
 
     Args:
         multicast: The NVSwitches copy and add, and the driver offers it.
         adds: The network adds (CollNet).
+        release: Whose speeds are tried; empty: the newest's.
     """
-    ring = search(SearchRequest(system=system, pattern=ChannelPattern.RING, least=1, most=MOST_CHANNELS // 2))
-    tree = search(
-        SearchRequest(system=system, pattern=ChannelPattern.BALANCED_TREE, least=ring.count, most=ring.count)
-    )
+
+    def found(pattern: ChannelPattern, least: int, most: int, *, by_adding: bool = False) -> ChannelGraph:
+        return search(
+            SearchRequest(
+                system=system, pattern=pattern, least=least, most=most, adds=by_adding, release=release
+            )
+        )
+
+    ring = found(ChannelPattern.RING, 1, MOST_CHANNELS // 2)
+    tree = found(ChannelPattern.BALANCED_TREE, ring.count, ring.count)
     chain = direct = nvls = None
     if adds:
-        chain = search(
-            SearchRequest(
-                system=system, pattern=ChannelPattern.TREE, least=ring.count, most=ring.count, adds=True
-            )
-        )
-        direct = search(
-            SearchRequest(
-                system=system, pattern=ChannelPattern.COLLNET_DIRECT, least=1, most=MOST_CHANNELS, adds=True
-            )
-        )
+        chain = found(ChannelPattern.TREE, ring.count, ring.count, by_adding=True)
+        direct = found(ChannelPattern.COLLNET_DIRECT, 1, MOST_CHANNELS, by_adding=True)
     if multicast and len(system.gpus) > 1:
-        nvls = search(SearchRequest(system=system, pattern=ChannelPattern.NVLS, least=1, most=MOST_CHANNELS))
+        nvls = found(ChannelPattern.NVLS, 1, MOST_CHANNELS)
     return BoxGraphs(ring=ring, tree=tree, nvls=nvls, collnet_chain=chain, collnet_direct=direct)

@@ -11,7 +11,7 @@ these.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from functools import lru_cache
@@ -23,9 +23,11 @@ from coppice.collectives import Collective
 from coppice.errors import InputError
 from coppice.selection.nccl.communicator import BoxOfRanks, FoundCommunicator, found_by
 from coppice.selection.nccl.connect import kernel_channels
-from coppice.selection.nccl.costs import PATHS, Channels, CostCell, NcclCommunicator, cells, constants
+from coppice.selection.nccl.costs import PATHS, Channels, CostCell, NcclCommunicator, cells
 from coppice.selection.nccl.kernel import KernelShape, kernel_of
+from coppice.selection.nccl.machine import HostMachine
 from coppice.selection.nccl.machines import HostMachines, machines_of
+from coppice.selection.nccl.releases import constants
 from coppice.selection.nccl.system import MOST_CHANNELS
 from coppice.selection.selection import Selection, SelectionRequest
 from coppice.topology.generation import GENERATIONS
@@ -108,14 +110,15 @@ def select_by_cost(
     # Properties of the communicator (see :data:`coppice.selection.nccl.selecting.SETTINGS`)
     settings: Mapping[str, str] | None = None,
     root: int = 0,  # Root rank, for the bound of a rooted collective
+    release: str = "",  # One of :func:`coppice.selection.nccl.releases.known_releases`; empty: the newest
 ) -> Selection:
-    """Pick of NCCL 2.30, with the predicted time of every algorithm and protocol."""
+    """Pick of NCCL, with the predicted time of every algorithm and protocol."""
     collective = request.collective
     function = collective.dialects.nccl
     if function is None:
         raise InputError(f"NCCL has no {collective}: choose another collective, or a library of MPI.")
     if collective in _DIRECT or request.ranks == 1:
-        known = constants()
+        known = constants(release)
         return without_choice(
             request,
             function,
@@ -124,7 +127,7 @@ def select_by_cost(
             source=known.source,
             ours=known.ours[request.collective].get("p2p", "linear"),
         )
-    inputs = inputs_of(request, topology, settings or {})
+    inputs = inputs_of(request, topology, settings or {}, release=release)
     comm = inputs.communicator
     found = cells(comm, collective, request.size_bytes)
     if topology is not None:
@@ -142,8 +145,8 @@ def select_by_cost(
         )
     return Selection(
         library="NCCL",
-        version=constants().version,
-        source=constants().source,
+        version=constants(release).version,
+        source=constants(release).source,
         function=function,
         collective=collective,
         ranks=request.ranks,
@@ -273,13 +276,20 @@ class _Given:
         return self.text(key, "yes" if default else "no", ("yes", "no")) == "yes"
 
 
-def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Mapping[str, str]) -> Inputs:
+def inputs_of(
+    request: SelectionRequest,
+    topology: Topology | None,
+    settings: Mapping[str, str],
+    *,
+    release: str = "",
+) -> Inputs:
     """Derive the inputs of the cost model for a call.
 
     Args:
         request: The call, of two ranks or more.
         topology: Where it runs, or None.
         settings: Properties that are given: keys of :data:`SETTINGS`.
+        release: One of :func:`coppice.selection.nccl.releases.known_releases`; empty: the newest.
     """
     for key in settings:
         if key not in SETTINGS:
@@ -287,9 +297,9 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
     given = _Given(settings)
     words: list[str] = []
     if topology is None:
-        known = _known_box(given, words)
-        nodes, gpus = _boxes(request, constants().boxes[known].gpus, words)
-        machines = _usual_machines(known, gpus, nodes)
+        usual = _known_box(given, words)
+        nodes, gpus = _boxes(request, constants().boxes[usual].gpus, words)
+        machines = _usual_machines(usual, gpus, nodes)
     else:
         if request.ranks_per_box is None:
             words.append("all ranks share one box")
@@ -306,10 +316,17 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
     adds = given.flag("collnet", default=False) and several
     boxes = machines.boxes
     if adds:
-        adding = {id(box): replace(box, machine=box.machine.adding()) for box in boxes}
-        boxes = tuple(adding[id(box)] for box in boxes)
+        boxes = _changed(boxes, HostMachine.adding)
         words.append("a network that adds at every NIC")
-    found = found_by(boxes, collnet=adds)
+    known = constants(release)
+    if known.version != constants().version:
+        words.append(
+            f"channels by the search and for kernels as in {constants().version}, with rates of {known.version}"
+        )
+        factor = known.nvlink_gb_per_s[generation] / constants().nvlink_gb_per_s[generation]
+        if factor != 1:
+            boxes = _changed(boxes, lambda machine: machine.with_nvlinks(factor))
+    found = found_by(boxes, collnet=adds, release=release)
     comm = _settled(found, given, several=several, words=words)
     if several and not machines.described and "type_inter" not in settings:
         words.append(
@@ -326,6 +343,14 @@ def inputs_of(request: SelectionRequest, topology: Topology | None, settings: Ma
         comm = replace(comm, cpu=settings["cpu"])
     sizes = {len(box.gpus) for box in boxes}
     return Inputs(communicator=comm, assumptions=tuple(words), found=found, even=len(sizes) == 1)
+
+
+def _changed(
+    boxes: tuple[BoxOfRanks, ...], change: Callable[[HostMachine], HostMachine]
+) -> tuple[BoxOfRanks, ...]:
+    """The boxes with other machines, equal ones once in memory."""
+    made = {id(box): replace(box, machine=change(box.machine)) for box in boxes}
+    return tuple(made[id(box)] for box in boxes)
 
 
 def found_on(topology: Topology) -> FoundCommunicator:
