@@ -11,116 +11,29 @@ found anew does without those that do not suit it, and says so.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 
 from coppice.errors import InputError
-from coppice.iteration.devices import CALIBRATIONS, DEVICES, UNCAPPED
+from coppice.iteration.job.changed_machines import (
+    FACTOR,
+    at_pace_of,
+    degraded,
+    paced_by,
+    refusal,
+    with_component,
+    without_last,
+)
 from coppice.iteration.job.composed import simulated_job
-from coppice.iteration.job.job import KindOfBox, Machines, TrainingJob, device_of
+from coppice.iteration.job.job import Machines, TrainingJob
 from coppice.iteration.layout import Layout
-from coppice.iteration.machine import CONSTANTS, Cluster
-from coppice.iteration.measured.table import DeviceTable
 from coppice.iteration.search import search_layouts
 from coppice.text import seconds_text, suggestion
 from coppice.topology.model import Topology
-from coppice.topology.operations import find_node, scale_nodes
-
-
-def degraded(machines: Machines, change: str) -> tuple[int, Machines | None]:
-    """Degrade a node of a box, and slow all machines down to its pace.
-
-    Messages are dealt evenly to the NICs of a box and to the links of a GPU: a slow one paces the others; what a lost
-    one carried goes over those that remain. Where nothing remains of them, there are no such machines (None).
-
-    Args:
-        change: Such as ``box0/nic3=50%``: a node of the topology, and the share of its rate that is left.
-
-    Examples:
-        >>> from coppice.iteration.job.job import kind_of
-        >>> from coppice.topology.presets import preset
-        >>> kind = kind_of(preset("dgx-a100", boxes=2), None)
-        >>> box, slow = degraded(Machines(name="two", kinds=(kind,)), "box1/nic3=50%")
-        >>> box, slow.cluster.nic_bytes_per_second / kind.cluster.nic_bytes_per_second
-        (1, 0.5)
-        >>> slow.cluster.device.link_bytes_per_second / kind.cluster.device.link_bytes_per_second
-        1.0
-    """
-    node, equals, share = change.rpartition("=")
-    if not equals or not node or not share:
-        raise InputError(
-            f"expected a node and its share, such as box0/nic3=50% (`degrade`), found {change!r}."
-        )
-    first, refused = 0, None
-    for index, each in enumerate(machines.kinds):
-        try:
-            changed = scale_nodes(each.topology, {node: share})
-        except InputError as error:
-            refused = refused or error
-            first += each.boxes
-            continue
-        place = each.topology.host[find_node(each.topology, node)]
-        if place < 0:
-            raise InputError(
-                f"expected a node of a box, found {node!r}, which is in none: name a NIC, a GPU or a switch of one."
-            )
-        hosts = np.unique(each.topology.host[each.topology.rank_nodes])
-        box, paced = first + int(np.searchsorted(hosts, place)), _paced(each, changed)
-        if paced is None:
-            return box, None
-        return box, replace(machines, kinds=(*machines.kinds[:index], paced, *machines.kinds[index + 1 :]))
-    raise refused or InputError(change)
-
-
-def _paced(kind: KindOfBox, changed: Topology) -> KindOfBox | None:
-    """Boxes limited by the one with the smallest remaining share of NICs and links; None where nothing remains."""
-    before = kind.topology
-    from_host, to_host = before.host[before.src], before.host[before.dst]
-    leaves = (from_host >= 0) & (from_host != to_host)
-    relayed = np.isin(before.dst, before.src[leaves])
-    inside = (before.rank[before.src] >= 0) & (from_host == to_host) & ~relayed
-    shares = []
-    for links in (leaves, inside):
-        was = np.bincount(before.src[links], before.capacity[links], before.num_nodes) / before.denominator
-        now = _rates(before, changed, links)
-        used = was > 0
-        left = now[used] / was[used]
-        lost = int((left == 0).sum())
-        if not used.any():  # boxes without NICs
-            shares.append(1.0)
-            continue
-        # Of the NICs of a box some may be lost; a GPU without links has none left to go by.
-        count = kind.nics if links is leaves else 1
-        slow = float(left[left > 0].min()) if (left > 0).any() else 0.0
-        shares.append(slow * max(0, count - lost) / count if lost else slow)
-    if not all(shares):
-        return None
-    device = kind.cluster.device
-    cluster = replace(
-        kind.cluster,
-        device=replace(device, link_bytes_per_second=device.link_bytes_per_second * shares[1]),
-        nic_bytes_per_second=kind.cluster.nic_bytes_per_second * shares[0],
-    )
-    return replace(kind, cluster=cluster)
-
-
-def _rates(before: Topology, changed: Topology, links: np.ndarray) -> np.ndarray:
-    """Rate of each node over its original links after the change; lost links carry nothing."""
-    found = np.zeros(before.num_nodes)
-    where = [changed.node_index.get(name, -1) for name in before.node_ids]
-    for link in np.flatnonzero(links).tolist():
-        src, dst = int(before.src[link]), int(before.dst[link])
-        at = changed.link_index.get((where[src], where[dst]))
-        if at is not None:
-            found[src] += float(changed.capacity[at]) / float(changed.denominator)
-    return found
-
 
 _CHANGES = ("nic", "nvlink", "memory", "flops", "gpu", "drain", "without", "slow", "degrade")
-_FACTOR = re.compile(r"x(\d+(?:\.\d+)?|\.\d+)")
-_NUMBER = re.compile(r"(\d+(?:\.\d+)?)(?:GB)?")
 _BATCHES = 12  # batches that are tried, the largest that numbers of replicas divide
 _MORE = 1.02  # times the samples of a GPU that fewer of them may do, each
 _IDLE = 8  # boxes that may be left idle, at most one fewer than this
@@ -193,7 +106,7 @@ def what_if(job: TrainingJob, change: str, *, healthy: WhatIfRow | None = None) 
     if name == "drain":
         match = _BOX.fullmatch(value)
         if match is None:
-            raise InputError(_refusal(change, "drain=3 (boxes) or drain=node17"))
+            raise InputError(refusal(change, "drain=3 (boxes) or drain=node17"))
         named = not value.isdigit()
         if named:
             _box_of(job, match[1], change)
@@ -204,8 +117,8 @@ def what_if(job: TrainingJob, change: str, *, healthy: WhatIfRow | None = None) 
     if name == "degrade":
         box, machines = degraded(job.machines, value)
         return _ways_on(job, change, machines, [box], healthy)
-    row = _row(job, "as it is", _changed(job, change, name, value))
-    factor = _FACTOR.fullmatch(value)
+    row = _row(job, "as it is", with_component(job.machines, change, name, value))
+    factor = FACTOR.fullmatch(value)
     if factor is not None and float(factor[1]) <= 1:
         row = _no_gain(job, row, healthy)
     return WhatIf(change=change, rows=(row,), why_not=_why_no_gain(row))
@@ -245,7 +158,7 @@ def after_faults(job: TrainingJob, now: Topology) -> list[WhatIf]:
         struck = sorted(_struck(before, now) & set(hosts.tolist()))
         boxes = [first + int(np.searchsorted(hosts, host)) for host in struck]
         whole = all(name in now.node_index for name in np.array(before.node_ids)[before.rank_nodes].tolist())
-        paced = _paced(kind, now) if whole else None
+        paced = paced_by(kind, now) if whole else None
         kept = None
         if paced is not None:
             kept = replace(
@@ -300,7 +213,7 @@ def _healthy(job: TrainingJob, healthy: WhatIfRow, found: Sequence[WhatIf]) -> W
     rows = [_searched(job, "laid out anew", job.machines)]
     layouts = {row.layout for each in found for row in each.rows if row.searched}
     for idle in range(sum(each.boxes for each in job.machines.kinds)):
-        used = _without_last(job.machines, idle)
+        used = without_last(job.machines, idle)
         rows += [_at(job, "laid out anew", used, each) for each in layouts if each.gpus == used.gpus]
     best = max(rows, key=lambda row: (row.fits, row.samples_per_second))
     return WhatIf(change="none", rows=(healthy, best))
@@ -321,10 +234,6 @@ def compare_kinds(job: TrainingJob) -> WhatIf | None:
         except InputError as error:
             missing.append(f"only {each.name}: {error}")
     return WhatIf(change="one kind of box", rows=tuple(rows), why_not=" ".join(missing))
-
-
-def _refusal(change: str, shape: str) -> str:
-    return f"expected {shape}, found {change!r}."
 
 
 def _row(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
@@ -376,7 +285,7 @@ def _searched(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
     refused: InputError | None = None
     boxes = sum(each.boxes for each in machines.kinds)
     for idle in range(min(boxes, _IDLE)):
-        used = _without_last(machines, idle)
+        used = without_last(machines, idle)
         # With fewer GPUs each would have to do more than any that was found.
         if found and max(rate for rate, _, _ in found) >= used.gpus * _MORE * max(
             rate / layout.gpus for rate, layout, _ in found
@@ -392,7 +301,7 @@ def _searched(job: TrainingJob, way: str, machines: Machines) -> WhatIfRow:
                 continue
             found.append((batch / best.estimate.seconds, best.layout, used))
     if not found:
-        raise refused or InputError(_refusal(machines.name, "a layout"))
+        raise refused or InputError(refusal(machines.name, "a layout"))
     _, layout, used = max(found, key=lambda each: each[0])
     return _at(job, way, used, layout)
 
@@ -401,16 +310,6 @@ def _batches(batch: int, gpus: int) -> list[int]:
     """The batch, and the largest smaller ones that some number of replicas divides."""
     rounded = {batch // replicas * replicas for replicas in range(1, gpus + 1) if gpus % replicas == 0}
     return sorted(rounded - {0}, reverse=True)[:_BATCHES]
-
-
-def _without_last(machines: Machines, count: int) -> Machines:
-    """Machines without so many boxes at the end."""
-    kinds = list(machines.kinds)
-    for _ in range(count):
-        kinds[-1] = replace(kinds[-1], boxes=kinds[-1].boxes - 1)
-        if not kinds[-1].boxes:
-            kinds.pop()
-    return replace(machines, kinds=tuple(kinds))
 
 
 def _drained(job: TrainingJob, boxes: Sequence[int] | int) -> WhatIfRow:
@@ -448,13 +347,13 @@ def _lossy(job: TrainingJob, change: str, name: str, value: str, healthy: WhatIf
     text, factor = value, 1.0
     if name == "slow":
         text, _, last = value.rpartition(":")
-        match = _FACTOR.fullmatch(last)
+        match = FACTOR.fullmatch(last)
         if match is None or not 0 < float(match[1]) <= 1:
-            raise InputError(_refusal(change, f"{shape}, with a factor up to 1"))
+            raise InputError(refusal(change, f"{shape}, with a factor up to 1"))
         factor = float(match[1])
     match = _PART.fullmatch(text)
     if match is None:
-        raise InputError(_refusal(change, shape))
+        raise InputError(refusal(change, shape))
     part, number = match[1], match[2]
     box = _box_of(job, number if part in ("node", "box") else match[3], change)
     kind = [each for each in job.machines.kinds for _ in range(each.boxes)][box]
@@ -463,7 +362,7 @@ def _lossy(job: TrainingJob, change: str, name: str, value: str, healthy: WhatIf
         raise InputError(
             f"expected a {part} of a box, {part}:0 to {part}:{there - 1}, found {part}:{number} in {change!r}."
         )
-    kept = _kept(job, part, box, factor if name == "slow" else None)
+    kept = at_pace_of(job.machines, part, box, factor if name == "slow" else None)
     return _ways_on(job, change, kept, [box], healthy)
 
 
@@ -485,83 +384,3 @@ def _ways_on(
             raise
         missing = f"{missing} drain: {error}".strip()
     return WhatIf(change=change, rows=tuple(rows), why_not=missing)
-
-
-def _kept(job: TrainingJob, part: str, box: int, factor: float | None) -> Machines | None:
-    """All machines at the pace of one with a slow (or, without a factor, lost) component; None: the job stops."""
-    if factor is None and part != "nic":
-        return None
-    kinds, first = list(job.machines.kinds), 0
-    for index, each in enumerate(kinds):
-        if first <= box < first + each.boxes:
-            cluster = each.cluster
-            if part == "nic":
-                # What a lost NIC carried goes over the others; a slow one keeps its share, and paces them.
-                share = (each.nics - 1) / each.nics if factor is None else factor
-                if not share:
-                    return None
-                cluster = replace(cluster, nic_bytes_per_second=cluster.nic_bytes_per_second * share)
-            else:
-                cluster = _scaled(cluster, "flops", factor or 1.0)
-                cluster = _scaled(cluster, "memory", factor or 1.0)
-            kinds[index] = replace(each, cluster=cluster)
-        first += each.boxes
-    return replace(job.machines, kinds=tuple(kinds))
-
-
-def _changed(job: TrainingJob, change: str, name: str, value: str) -> Machines:
-    """All machines with a component replaced, faster or slower."""
-    if name == "gpu":
-        other = device_of(value)
-        return _each(job.machines, lambda cluster: _with_device(cluster, other))
-    match = _FACTOR.fullmatch(value)
-    if match is None:
-        size = _NUMBER.fullmatch(value) if name == "memory" else None
-        if size is None:
-            raise InputError(_refusal(change, f"a factor such as {name}=x2" + " or GB" * (name == "memory")))
-        bytes_ = float(size[1]) * 1e9
-        return _each(
-            job.machines,
-            lambda cluster: replace(cluster, device=replace(cluster.device, memory_bytes=bytes_)),
-        )
-    factor = float(match[1])
-    if not factor:
-        raise InputError(_refusal(change, f"a factor above 0 such as {name}=x2"))
-    return _each(job.machines, lambda cluster: _scaled(cluster, name, factor))
-
-
-def _each(machines: Machines, changed: Callable[[Cluster], Cluster]) -> Machines:
-    """Machines with a change applied to each kind."""
-    kinds: Sequence[KindOfBox] = [replace(each, cluster=changed(each.cluster)) for each in machines.kinds]
-    return replace(machines, kinds=tuple(kinds))
-
-
-def _scaled(cluster: Cluster, name: str, factor: float) -> Cluster:
-    """Cluster with one rate scaled."""
-    device = cluster.device
-    if name == "nic":
-        return replace(cluster, nic_bytes_per_second=cluster.nic_bytes_per_second * factor)
-    if name == "nvlink":
-        return replace(
-            cluster, device=replace(device, link_bytes_per_second=device.link_bytes_per_second * factor)
-        )
-    if name == "memory":
-        rate = device.memory_bytes_per_second * factor
-        return replace(cluster, device=replace(device, memory_bytes_per_second=rate))
-    return replace(cluster, device=replace(device, flops=device.flops * factor))
-
-
-def _with_device(cluster: Cluster, other: str | DeviceTable | None) -> Cluster:
-    """Cluster of other GPUs with their links, in boxes of the same size with the same NICs."""
-    if isinstance(other, DeviceTable):
-        return replace(cluster, table=other)
-    if other not in DEVICES:
-        raise InputError(f"expected a device, found {other!r}: {suggestion(str(other), list(DEVICES))}")
-    device = replace(DEVICES[other], box=cluster.device.box)
-    return replace(
-        cluster,
-        device=device,
-        calibration=CALIBRATIONS[CONSTANTS.get(other, other)],
-        table=None,
-        cap=UNCAPPED,
-    )
