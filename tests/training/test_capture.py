@@ -418,7 +418,7 @@ def test_a_crash_is_one_sentence_and_the_traceback_of_the_script() -> None:
 
 @pytest.mark.slow
 def test_an_exit_code_is_told() -> None:
-    with pytest.raises(InputError, match=r"exits with 3: its output says why"):
+    with pytest.raises(InputError, match=r"exits with 3: its output has the reason"):
         odd("values", "exit")
     with pytest.raises(InputError, match=r"expected a training step on the GPU"):
         odd("nothing")

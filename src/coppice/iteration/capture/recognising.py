@@ -2,14 +2,12 @@
 
 Theory. Shapes tell a transformer. Attention is called with heads and tokens, norms have the width of the model, and of
 the matrices of a layer those with as many columns as that width make queries, keys, values and the hidden layer of the
-MLP, the others bring it back; so heads of keys and values follow from what is left of the rows. A process group is told
-by what it carries: activations of all tokens inside layers (tensor parallelism), sends (stages), all-to-alls (experts);
-names of device meshes say it outright. What cannot be told is said, and never made up.
+MLP, the others bring it back; so heads of keys and values follow from what is left of the rows. What cannot be told
+is said, and never made up.
 """
 
 from __future__ import annotations
 
-import math
 import re
 from collections import Counter
 from collections.abc import Mapping, Sequence
@@ -18,6 +16,15 @@ from itertools import pairwise
 from typing import Literal
 
 from coppice.errors import InputError
+from coppice.iteration.capture.degrees import (
+    Degrees,
+    degrees_of,
+    expert_of,
+    is_of_tensors,
+    is_sharded,
+    table_of_words,
+    whole_elements,
+)
 from coppice.iteration.capture.recomputing import recomputation_of
 from coppice.iteration.capture.request import CapturedRank, ParameterFact
 from coppice.iteration.job.job import model_of
@@ -33,28 +40,8 @@ _SCHEDULES = {
     "ScheduleZBVZeroBubble": "zero-bubble",
     "ScheduleDualPipeV": "dualpipe-v",
 }
-_DIMENSIONS = (
-    ("tp", re.compile(r"^(tp|tensor.*|mp|model.*)$")),
-    ("pp", re.compile(r"^(pp|pipe.*|stage.*)$")),
-    ("cp", re.compile(r"^(cp|context.*|sp)$")),
-    ("ep", re.compile(r"^(ep|expert.*)$")),
-    ("dp", re.compile(r"^(dp.*|ddp|fsdp|hsdp|data.*|replicate|shard)$")),
-)
 _CLOSE = 0.01
 """Share by which weights of a recognised model may differ from those of the script."""
-
-
-@dataclass(kw_only=True)
-class Degrees:
-    """Parallel degrees, and the groups that have them."""
-
-    tp: int = 1
-    pp: int = 1
-    cp: int = 1
-    ep: int = 1
-    dp: int = 1
-    rank: int = 0  # The rank whose groups they are
-    tp_ranks: tuple[int, ...] = ()
 
 
 @dataclass(kw_only=True)
@@ -88,8 +75,10 @@ def recognise(
     notes: list[str] = []
     stages = list(found.values())
     hidden = _hidden(stages)
-    degrees = _degrees(stages, ranks, hidden, notes)
-    weights = sum(_whole(each, stage, degrees, hidden) for stage in stages for each in stage.facts.parameters)
+    degrees = degrees_of(stages, ranks, hidden, notes)
+    weights = sum(
+        whole_elements(each, stage, degrees, hidden) for stage in stages for each in stage.facts.parameters
+    )
     model = _model(stages, degrees, hidden, notes)
     if model is None:
         return RecognisedJob(record=None, degrees=degrees, weights=weights, notes=notes)
@@ -118,160 +107,8 @@ def _hidden(stages: Sequence[CapturedRank]) -> int:
     if sizes:
         most = max(sizes.values())
         return max(size for size, count in sizes.items() if count == most)
-    table = _table(stages)
+    table = table_of_words(stages)
     return table.shape[1] if table is not None else 0
-
-
-def _table(stages: Sequence[CapturedRank]) -> ParameterFact | None:
-    """Table of words."""
-    for stage in stages:
-        for each in stage.facts.parameters:
-            if len(each.shape) == 2 and each.block < 0 and "embed" in f"{each.kind}.{each.name}".lower():
-                rows = stage.facts.embedding_rows
-                if each.whole or not rows or each.shape[0] == rows:
-                    return each
-    return None
-
-
-def _degrees(stages: Sequence[CapturedRank], ranks: int, hidden: int, notes: list[str]) -> Degrees:
-    """Parallel degrees, by names of meshes, otherwise by what groups carry."""
-    first = stages[0]
-    found = Degrees(rank=first.rank)
-    named = _named(first.facts.mesh)
-    for name, size in named.items():
-        if name != "dp":
-            setattr(found, name, size)
-    carried = _carrying_activations(first, hidden)
-    found.tp_ranks = next(
-        (tuple(group) for group, name in first.facts.mesh_groups if re.match(_DIMENSIONS[0][1], name)), ()
-    )
-    if "tp" not in named and carried:
-        found.tp_ranks = carried
-        found.tp = len(carried)
-    if "ep" not in named:
-        groups = [each.ranks for each in first.collectives if each.collective == "all_to_all"]
-        found.ep = len(groups[0]) if groups else 1
-    if "pp" not in named and first.facts.pipeline_ranks:
-        found.pp = len(first.facts.pipeline_ranks)
-        if ranks % (found.pp * found.tp * found.cp) and found.tp > 1:
-            found.pp = ranks // found.tp  # stages send in a group that has others too
-    product = found.tp * found.pp * found.cp
-    if ranks % product:
-        notes.append(
-            f"degrees that divide {ranks} ranks, as tp {found.tp}, pp {found.pp}, cp {found.cp} do not"
-        )
-        return found
-    found.dp = ranks // product
-    if "dp" in named and named["dp"] not in (found.dp, found.dp * found.cp):
-        notes.append(
-            f"what a mesh of {named['dp']} replicas is for, beside tp {found.tp}, pp {found.pp}, cp {found.cp}"
-        )
-    return found
-
-
-def _named(mesh: Mapping[str, int]) -> dict[str, int]:
-    """Degrees by the names of meshes; the product of the parts of replicas, not of what is flattened from them."""
-    found: dict[str, int] = {}
-    parts = [name for name in ("dp_replicate", "dp_shard") if name in mesh]
-    for name, size in mesh.items():
-        for degree, pattern in _DIMENSIONS:
-            if pattern.match(name) and (degree != "dp" or not parts):
-                found.setdefault(degree, size)
-    if parts:
-        found["dp"] = math.prod(mesh[name] for name in parts)
-    return found
-
-
-def _carrying_activations(stage: CapturedRank, hidden: int) -> tuple[int, ...]:
-    """Group whose collectives carry all tokens of a micro-batch inside forward passes."""
-    tokens = _tokens(stage)
-    sizes = {tokens * hidden * width for width in (2, 4)}
-    sharded = {tuple(each) for each in stage.facts.sharded_ranks}
-    counts = Counter(
-        tuple(each.ranks)
-        for each in stage.collectives
-        if each.collective in ("all_reduce", "all_gather", "reduce_scatter")
-        and not each.backward
-        and not each.update
-        and each.layer >= 0
-        and each.size_bytes in sizes
-        and tuple(each.ranks) not in sharded
-    )
-    return counts.most_common(1)[0][0] if counts else ()
-
-
-def _tokens(stage: CapturedRank) -> int:
-    """Tokens of a micro-batch."""
-    if stage.facts.embeddings:
-        return math.prod(stage.facts.embeddings[0])
-    query = stage.facts.attention[0].query if stage.facts.attention else [0, 0, 0, 0]
-    return query[0] * query[-2] if len(query) == 4 else 0
-
-
-def _sharded_words(stage: CapturedRank, degrees: Degrees, hidden: int) -> bool:
-    """Whether the table of words is sharded by hand: its rows are summed."""
-    size = _tokens(stage) * hidden
-    return any(
-        each.layer == stage.facts.embedding_layer
-        and _of_tensors(each.ranks, stage, degrees)
-        and each.collective in ("all_reduce", "reduce_scatter")
-        and not each.backward
-        and each.size_bytes in (2 * size, 4 * size)
-        for each in stage.collectives
-    )
-
-
-def _whole(each: ParameterFact, stage: CapturedRank, degrees: Degrees, hidden: int) -> int:
-    """Elements of a parameter on all ranks together."""
-    count = math.prod(each.shape)
-    if each.whole:
-        return count
-    if len(each.shape) == 3 or _expert(each.name) is not None:
-        return count * degrees.ep
-    if degrees.tp == 1:
-        return count
-    return count * (degrees.tp if _is_sharded(each, stage, degrees, hidden) else 1)
-
-
-def _is_sharded(each: ParameterFact, stage: CapturedRank, degrees: Degrees, hidden: int) -> bool:
-    """Whether a parameter is one of several shards of tensor parallelism by hand."""
-    if each.whole or degrees.tp == 1:
-        return False
-    if len(each.shape) == 1:
-        owner = each.name.rpartition(".")[0] + ".weight"
-        weight = next(
-            (one for one in stage.facts.parameters if one.name == owner and len(one.shape) == 2), None
-        )
-        # Of a matrix whose columns are sharded the bias is as well.
-        return (
-            weight is not None and weight.shape[1] == hidden and _is_sharded(weight, stage, degrees, hidden)
-        )
-    if len(each.shape) != 2:
-        return False
-    if each.block >= 0:
-        return each.shape[0] != stage.facts.top_k[1] if stage.facts.top_k else True
-    table = _table([stage])
-    if table is not None and each.name == table.name:
-        return _sharded_words(stage, degrees, hidden)
-    if table is not None:  # the output layer is sharded as the table is
-        return _sharded_words(stage, degrees, hidden)
-    # Of sharded scores ranks sum a number for each token.
-    return any(
-        _of_tensors(one.ranks, stage, degrees) and one.size_bytes in (4 * _tokens(stage), 2 * _tokens(stage))
-        for one in stage.collectives
-    )
-
-
-def _of_tensors(ranks: Sequence[int], stage: CapturedRank, degrees: Degrees) -> bool:
-    """Whether a group is the one of tensor parallelism of a stage."""
-    away = stage.rank - degrees.rank
-    return bool(degrees.tp_ranks) and tuple(each - away for each in ranks) == degrees.tp_ranks
-
-
-def _expert(name: str) -> int | None:
-    """Number of the expert that a parameter is of."""
-    found = re.search(r"experts?\.(?:.*\.)?(\d+)\.", name)
-    return int(found.group(1)) if found else None
 
 
 def _model(
@@ -281,7 +118,7 @@ def _model(
     attention = next(
         (each for stage in stages for each in stage.facts.attention if len(each.query) == 4), None
     )
-    table = _table(stages)
+    table = table_of_words(stages)
     blocks = [(stage, number) for stage in stages for number in sorted(_blocks(stage))]
     missing = [
         what
@@ -306,7 +143,7 @@ def _model(
     first = stages[0].facts
     vocab = table.shape[0]
     if not table.whole and any(
-        _is_sharded(table, stage, degrees, hidden) for stage in stages if _has(stage, table)
+        is_sharded(table, stage, degrees, hidden) for stage in stages if _has(stage, table)
     ):
         vocab *= degrees.tp
     heads_of_keys = one.kv_heads(heads, width)
@@ -397,7 +234,7 @@ def _layer(stage: CapturedRank, number: int, degrees: Degrees, hidden: int, cont
     experts: list[tuple[int, int, int]] = []
     biases, names = False, []
     top = stage.facts.top_k
-    local = {_expert(each.name) for each in stage.facts.parameters if each.block == number} - {None}
+    local = {expert_of(each.name) for each in stage.facts.parameters if each.block == number} - {None}
     for each in stage.facts.parameters:
         if each.block != number:
             continue
@@ -407,13 +244,13 @@ def _layer(stage: CapturedRank, number: int, degrees: Degrees, hidden: int, cont
             biases |= each.name.endswith("bias") and "norm" not in f"{each.kind}.{each.name}".lower()
         elif len(shape) == 3:
             experts.append((shape[0] * (1 if each.whole else degrees.ep), shape[1], shape[2]))
-        elif _expert(each.name) is not None:
-            if _expert(each.name) == min(one for one in local if one is not None):
+        elif expert_of(each.name) is not None:
+            if expert_of(each.name) == min(one for one in local if one is not None):
                 experts.append((len(local) * degrees.ep, shape[0], shape[1]))
         elif top and shape[0] == top[1] and shape[1] == hidden:
             continue  # the router
         else:
-            scale = degrees.tp if _is_sharded(each, stage, degrees, hidden) else 1
+            scale = degrees.tp if is_sharded(each, stage, degrees, hidden) else 1
             square = shape[0] == shape[1] == hidden and scale == 1
             if (square and _comes_back(each.name)) or (shape[0] == hidden != shape[1]):
                 downs.append(shape[1] * scale)
@@ -506,7 +343,7 @@ def _mixtures(stages: Sequence[CapturedRank]) -> set[tuple[int, int]]:
         (place, each.block)
         for place, stage in enumerate(stages)
         for each in stage.facts.parameters
-        if len(each.shape) == 3 or _expert(each.name) is not None
+        if len(each.shape) == 3 or expert_of(each.name) is not None
     }
 
 
@@ -532,7 +369,9 @@ def _shard(stage: CapturedRank, degrees: Degrees) -> Literal["none", "zero1", "z
 def _scatters(stage: CapturedRank, degrees: Degrees) -> bool:
     """Whether tensor parallelism scatters tokens."""
     return any(
-        each.collective == "reduce_scatter" and _of_tensors(each.ranks, stage, degrees) and not each.backward
+        each.collective == "reduce_scatter"
+        and is_of_tensors(each.ranks, stage, degrees)
+        and not each.backward
         for each in stage.collectives
     )
 
