@@ -3,8 +3,8 @@
 M is the size of the collective's large buffer in bytes: the all-gather output, the reduce-scatter input, the buffer
 of all-reduce, broadcast and reduce, the send buffer of one rank in all-to-all, what the root of a gather receives and
 the root of a scatter sends (its own block counted), nothing in a barrier. In an all-to-all with a matrix of demands M
-is what a rank sends on average, its own block counted as an average one: equal demands, in whatever unit and with
-whatever on the diagonal, are an all-to-all without demands. ``time = inv_rate * shard`` with the shard of
+is the sum of the matrix over the number of ranks: what a rank sends on average, its own block (the diagonal) counted as
+the matrix has it, as nccl-tests counts it in equal blocks. ``time = inv_rate * shard`` with the shard of
 :meth:`Collective.shards`, or of ``Problem.shards``, which knows the demands, and ``algbw = M / time``, as nccl-tests
 reports it.
 """

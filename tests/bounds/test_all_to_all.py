@@ -427,19 +427,22 @@ def test_larger_networks_prove_their_vertices() -> None:
 
 
 @pytest.mark.parametrize("unit", [1, 8, 1000, 10**9])
-def test_the_unit_of_demands_changes_nothing(unit: int) -> None:
-    """Equal demands are an all-to-all without demands, in whatever unit and with whatever stays at home."""
+def test_bandwidths_of_demands(unit: int) -> None:
+    """Algbw is the sum of the demands over ranks and time, whatever the unit; busbw leaves out what stays at home."""
     topology = preset("dgx-a100", boxes=2)
     plain = bound(Problem(topology, Collective.ALL_TO_ALL))
-    for diagonal in (0, unit, 7 * unit):
-        demands = tuple(tuple(diagonal if i == j else unit for j in range(16)) for i in range(16))
+    for own in (0, 1, 7):
+        demands = tuple(tuple(unit * (own if i == j else 1) for j in range(16)) for i in range(16))
         problem = Problem(topology, Collective.ALL_TO_ALL, demands=demands)
         found = bound(problem)
-        assert found.algbw_gb_per_s == plain.algbw_gb_per_s == 50
-        assert found.busbw_gb_per_s == plain.busbw_gb_per_s
+        seconds = found.inv_rate  # of the whole matrix in bytes
+        assert found.algbw_gb_per_s == Fraction(16 * unit * (15 + own), 16) / seconds
+        assert found.algbw_gb_per_s == Fraction(50 * (15 + own), 16)
+        assert found.busbw_gb_per_s == plain.busbw_gb_per_s == Fraction(750, 16)
         made = plan(problem, ring=False).plan
-        assert made.algbw_gb_per_s == 50
+        assert made.algbw_gb_per_s == found.algbw_gb_per_s
         [run] = simulate_sizes(made, [2**26], pieces=4)
+        assert run.busbw_gb_per_s == pytest.approx(run.algbw_gb_per_s * 15 / (15 + own))
         assert 0.5 < run.share_of_least <= 1
 
 

@@ -286,10 +286,8 @@ def any_call(
     sent = None
     if collective is Collective.ALL_TO_ALL:
         relative = np.array(problem.demands or np.ones((ranks, ranks), dtype=np.int64)).reshape(-1)
-        # M is what a rank sends to all, its own block as an average one, so others get M x (ranks - 1) of all ranks.
-        moved = int(relative.sum() - np.trace(relative.reshape(ranks, ranks)))
-        total, whole = (count * (ranks - 1), moved) if moved else (count * ranks, int(relative.sum()))
-        sent = np.diff(_cut(total, relative.tolist(), whole)).reshape(ranks, ranks)
+        # M is what a rank sends to all, itself too, on average.
+        sent = np.diff(_cut(count * ranks, relative.tolist())).reshape(ranks, ranks)
     seed = choose(0, 10**6)
     words = (
         f"{collective} of {count} {dtype} {op} by {name} on {topology.name} of {ranks} ranks, root {problem.root}, "
@@ -373,6 +371,6 @@ def _body(choose: Choose, problem: Problem) -> tuple[str, Schedule | Forest]:
     return "the planner", plan(problem, ring=False, relay_gpus=relays).plan.body
 
 
-def _cut(total: int, weights: Sequence[int], whole: int | None = None) -> list[int]:
-    """Where parts of these relative sizes begin, and where the last one ends, if ``whole`` is of so many elements."""
-    return [total * before // (whole or sum(weights)) for before in accumulate(weights, initial=0)]
+def _cut(total: int, weights: Sequence[int]) -> list[int]:
+    """Where parts of these relative sizes begin, and where the last one ends."""
+    return [total * before // sum(weights) for before in accumulate(weights, initial=0)]

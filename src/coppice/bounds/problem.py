@@ -99,16 +99,38 @@ class Problem:
     def shards(self) -> Fraction:
         """Number of shards in M (see :class:`~coppice.collectives.Collective`); with demands, of units of demand.
 
+        M of a matrix of demands is what a rank sends on average, to itself as well: the sum of the matrix over the
+        number of ranks. A matrix of equal blocks is a uniform all-to-all where it has the diagonal, too.
+
         >>> from coppice.topology.presets import preset
-        >>> pair, sizes = preset("star", gpus=2), ((0, 1000), (1000, 0))
-        >>> Problem(pair, "all_to_all").shards, Problem(pair, "all_to_all", demands=sizes).shards
+        >>> pair, even, own = preset("star", gpus=2), ((1000, 1000), (1000, 1000)), ((0, 1000), (1000, 0))
+        >>> Problem(pair, "all_to_all").shards, Problem(pair, "all_to_all", demands=even).shards
         (Fraction(2, 1), Fraction(2000, 1))
+        >>> Problem(pair, "all_to_all", demands=own).shards
+        Fraction(1000, 1)
         """
         ranks = self.topology.num_ranks
         if self.demands is None:
             return Fraction(self.collective.shards(ranks, self.weights))
-        moved = sum(size for i, row in enumerate(self.demands) for j, size in enumerate(row) if i != j)
-        return Fraction(moved, max(1, ranks - 1))
+        return Fraction(sum(map(sum, self.demands)), max(1, ranks))
+
+    @property
+    def busbw_factor(self) -> Fraction:
+        """Factor from algbw to busbw: the part of M that a rank sends to others, where there are demands.
+
+        >>> from coppice.topology.presets import preset
+        >>> pair = preset("star", gpus=2)
+        >>> for demands in (None, ((1, 1), (1, 1)), ((0, 1), (1, 0))):
+        ...     print(Problem(pair, "all_to_all", demands=demands).busbw_factor)
+        1/2
+        1/2
+        1
+        """
+        if self.demands is None:
+            return self.collective.busbw_factor(self.topology.num_ranks)
+        whole = sum(map(sum, self.demands))
+        own = sum(row[i] for i, row in enumerate(self.demands))
+        return Fraction(whole - own, whole) if whole else Fraction(1)
 
     @property
     def phases(self) -> tuple[Problem, ...]:

@@ -130,7 +130,7 @@ def load_rates(problem: Problem, inv_rate: Fraction) -> LoadRatesJson:
 def rates(problem: Problem, inv_rate: Fraction) -> tuple[Fraction, Fraction]:
     """Algorithm and bus bandwidth of a time per shard, in GB/s."""
     algbw = problem.shards / inv_rate if inv_rate else Fraction(0)
-    return algbw, algbw * problem.collective.busbw_factor(problem.topology.num_ranks)
+    return algbw, algbw * problem.busbw_factor
 
 
 class Bandwidths:
@@ -154,7 +154,7 @@ class Bandwidths:
     @property
     def busbw_gb_per_s(self) -> Fraction:
         """Bus bandwidth in GB/s, exact; 0 where nothing has to move."""
-        return self.algbw_gb_per_s * self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
+        return self.algbw_gb_per_s * self.problem.busbw_factor
 
     def rates_record(self) -> FormerOptimumRatesJson:
         """Time and bandwidths as JSON values, exact ones as text."""

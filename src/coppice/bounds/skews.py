@@ -69,7 +69,9 @@ def parse_popularity(text: str, *, option: str) -> Popularity | None:
 
 
 def skewed_demands(text: str, ranks: int, *, option: str = "skew") -> NDArray[np.float64]:
-    """What each rank sends to each, as shares of what an average rank sends; the diagonal is 0.
+    """What each rank sends to each, as shares of what an average rank sends; the diagonal is 0, of a file as well.
+
+    What a rank has for itself is copied by all contenders alike and crosses no link, so that it is left out.
 
     Args:
         text: ``zipf:1.2``: the k-th most popular rank gets 1/k^1.2; ``hot:3``: one rank gets three times what another
@@ -101,15 +103,15 @@ def skewed_demands(text: str, ranks: int, *, option: str = "skew") -> NDArray[np
 
 
 def skewed_counts(shares: NDArray[np.float64], elements: int) -> NDArray[np.int64]:
-    """Whole elements from each rank to each, for M = ``elements``: R ranks send (R - 1) M together, as of equal blocks.
+    """Whole elements from each rank to each, for M = ``elements``: R ranks send R M together, none to itself.
 
     Examples:
-        >>> skewed_counts(skewed_demands("zipf:0", 3), 99).tolist()
+        >>> skewed_counts(skewed_demands("zipf:0", 3), 66).tolist()
         [[0, 33, 33], [33, 0, 33], [33, 33, 0]]
         >>> int(skewed_counts(skewed_demands("zipf:1", 4), 100).sum())
-        300
+        400
     """
-    wanted = elements * (len(shares) - 1)
+    wanted = elements * len(shares)
     found: NDArray[np.int64] = np.floor(shares * (wanted / len(shares))).astype(np.int64)
     rest = wanted - int(found.sum())
     largest = np.argsort(-shares, axis=None, kind="stable")[: int(np.count_nonzero(shares))]

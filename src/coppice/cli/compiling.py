@@ -162,7 +162,7 @@ def _written(made: CompiledProgram, path: Path, target: str) -> Exported:
 def _fields(made: CompiledProgram) -> list[tuple[str, str]]:
     """The lines about a compiled program."""
     plan, source = made.plan, made.source
-    busbw = plan.algbw_gb_per_s * source.collective.busbw_factor(source.ranks)
+    busbw = plan.algbw_gb_per_s * plan.problem.busbw_factor
     loss = f"{percent_text(made.loss)} below the optimum" if made.loss else "optimal"
     fields = [
         (

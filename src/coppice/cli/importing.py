@@ -82,7 +82,7 @@ def import_file(
             },
         )
         return
-    busbw = plan.algbw_gb_per_s * program.collective.busbw_factor(program.num_ranks)
+    busbw = plan.algbw_gb_per_s * plan.problem.busbw_factor
     fields = [
         (
             "read",

@@ -224,7 +224,7 @@ def _fields(plan: Plan, report: Report) -> list[tuple[str, str]]:
         fields.append(("checked", ", ".join(f"{count} {name}" for name, count in report.checked.items())))
     if report.inv_rate:
         rate = problem.shards / report.inv_rate
-        busbw = rate * problem.collective.busbw_factor(plan.topology.num_ranks)
+        busbw = rate * problem.busbw_factor
         fields.append(("reaches", f"{bandwidth_text(rate, busbw)} by its busiest link"))
         steady = _steady(plan, report)
         if steady.steps_wait:

@@ -173,9 +173,7 @@ class Comparison(Shown):
 
     def busbw_gb_per_s(self, row: SimulatedTime) -> float:
         """Bus bandwidth as nccl-tests reports it."""
-        return row.algbw_gb_per_s * float(
-            self.problem.collective.busbw_factor(self.problem.topology.num_ranks)
-        )
+        return row.algbw_gb_per_s * float(self.problem.busbw_factor)
 
     @cached_property
     def ranges(self) -> tuple[Range, ...]:
@@ -223,7 +221,7 @@ class Comparison(Shown):
         """Closed-form systems at every size as such records; those that do not fit carry the reason."""
         if self.modelled is None:
             return
-        factor = float(self.problem.collective.busbw_factor(self.problem.topology.num_ranks))
+        factor = float(self.problem.busbw_factor)
         same = {
             "topology": self.problem.topology.name,
             "collective": self.problem.collective.value,

@@ -73,7 +73,7 @@ def modelled_lines(comparison: Comparison, *, max_width: int | None = None) -> l
         return []
     heads = [("size", "(B)"), ("time", "(us)"), ("algbw", "(GB/s)"), ("busbw", "(GB/s)"), ("of bound", "")]
     heads.append(("system", ""))
-    factor = float(comparison.problem.collective.busbw_factor(comparison.problem.topology.num_ranks))
+    factor = float(comparison.problem.busbw_factor)
     rows = []
     for size in comparison.sizes:
         here: list[tuple[float, list[str]]] = []

@@ -166,7 +166,7 @@ class CompiledProgram(Brief):
         """The figures as JSON values; those of a plan are named as in `coppice plan --json`."""
         plan, found = self.plan, self.plan.bound
         worst = self.report.worst_link
-        busbw = plan.algbw_gb_per_s * plan.problem.collective.busbw_factor(plan.topology.num_ranks)
+        busbw = plan.algbw_gb_per_s * plan.problem.busbw_factor
         return {
             **plan.problem.record(),
             **({} if found is None else _bound_record(found)),

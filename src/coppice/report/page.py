@@ -242,7 +242,7 @@ def _topology_size(topology: Topology) -> str:
 def _facts(plan: Plan, checked: Report, loads: LinkLoads, run: _Simulated) -> list[tuple[str, str]]:
     """What an engineer wants to know first."""
     problem, bound = plan.problem, plan.bound
-    factor = problem.collective.busbw_factor(plan.topology.num_ranks)
+    factor = problem.busbw_factor
     rate = problem.shards / loads.inv_rate if loads.inv_rate else Fraction(0)
     rows = []
     if rate:

@@ -126,7 +126,7 @@ class Explanation:
                 fields.append(("bottleneck", describe_cut(found)))
         if self.loads.inv_rate:
             rate = plan.problem.shards / self.loads.inv_rate
-            factor = plan.problem.collective.busbw_factor(plan.topology.num_ranks)
+            factor = plan.problem.busbw_factor
             fields.append(("plan", f"{bandwidth_text(rate, rate * factor)} by its busiest link"))
         if plan.forest is not None:
             trees = shape(plan.forest)

@@ -19,7 +19,7 @@ from coppice.errors import InputError
 from coppice.rows import ranges
 from coppice.schedule.columns import num_slots, require_well_formed
 from coppice.schedule.forest import Forest, Phase, expanded
-from coppice.schedule.loads import grouped_sums
+from coppice.schedule.loads import exact_total, grouped_sums
 from coppice.schedule.schedule import Op, Schedule
 
 _INT64_MAX = 2**63 - 1
@@ -30,8 +30,7 @@ def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64]
 
     Chunks follow each other slot by slot, cut at floor(bytes before x total / weight of all): lengths of equal
     shares differ by one byte at most, and all of them add up to the whole. In an all-to-all the buffers of all
-    senders follow each other; what ranks send to others is ``size_bytes`` x (ranks - 1) altogether, as much as where
-    all blocks are equal. A slot without chunks keeps its place.
+    senders follow each other, ``size_bytes`` x ranks altogether. A slot without chunks keeps its place.
 
     Args:
         size_bytes: M in bytes, 0 or more.
@@ -71,19 +70,12 @@ def chunk_bounds(schedule: Schedule, size_bytes: int) -> tuple[NDArray[np.int64]
 
 
 def size_and_weight(schedule: Schedule, size: int) -> tuple[int, int]:
-    """Meaning of the buffer's ``size``, and the slot weight it is divided by.
+    """Size of all buffers that slots lie in, where M is ``size``, and the slot weight it is divided by.
 
-    In an all-to-all that is what ranks send to others, ``size`` x (ranks - 1) altogether: a block from a rank to itself
-    is as large as its weight says, and changes nothing for the others. Otherwise it is the whole.
+    In an all-to-all these are the send buffers of all ranks, what each has for itself included.
     """
-    slot_weight: list[int] = schedule.slot_weight.tolist()
-    ranks, whole = schedule.topology.num_ranks, sum(slot_weight)
-    if schedule.collective is Collective.ALL_TO_ALL:
-        moved = whole - sum(slot_weight[:: ranks + 1])
-        if moved:
-            return size * (ranks - 1), moved
-        return size * ranks, whole
-    return size, whole
+    whole = exact_total(schedule.slot_weight)
+    return size * (schedule.topology.num_ranks if schedule.collective is Collective.ALL_TO_ALL else 1), whole
 
 
 def _cuts(

@@ -12,16 +12,19 @@ number of rows however many rows depend on how many.
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from fractions import Fraction
 from functools import cached_property
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError
 from coppice.rows import begins_run, offsets
 from coppice.schedule.columns import require_well_formed
 from coppice.schedule.forest import Forest, expanded
+from coppice.schedule.loads import exact_total
 from coppice.schedule.lower import chunk_bounds, lower
 from coppice.schedule.schedule import Op, Schedule, hops_of, in_pieces, routed
 from coppice.topology.model import Topology
@@ -83,6 +86,7 @@ class Messages(Brief):
     due_us: NDArray[np.float64]
     # Time that a message takes before its first link, per route (float64); None: what the model says
     overhead_us: NDArray[np.float64] | None = None
+    sent_share: Fraction | None = None  # Part of M that ranks send to others, in an all-to-all
 
     @property
     def count(self) -> int:
@@ -167,7 +171,15 @@ def messages_of_routed(rows: RoutedBody, size_bytes: int, *, pieces: int, steps_
         wave=_waves(schedule, pieces, steps_bind=steps_bind),
         job=np.zeros(0, dtype=np.int32),
         due_us=np.zeros(0, dtype=np.float64),
+        sent_share=_sent_share(schedule),
     )
+
+
+def _sent_share(schedule: Schedule) -> Fraction | None:
+    if schedule.collective is not Collective.ALL_TO_ALL:
+        return None
+    whole, ranks = exact_total(schedule.slot_weight), schedule.topology.num_ranks
+    return 1 - Fraction(exact_total(schedule.slot_weight[:: ranks + 1]), whole) if whole else None
 
 
 def _as_schedule(body: Schedule | Forest) -> tuple[Schedule, Topology]:

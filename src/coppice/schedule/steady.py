@@ -36,7 +36,7 @@ class SteadyRates:
         rate, problem = self.algbw_gb_per_s, self.plan.problem
         if rate is None:
             return "not known"
-        busbw = rate * problem.collective.busbw_factor(problem.topology.num_ranks)
+        busbw = rate * problem.busbw_factor
         share = ""
         if self.plan.bound is not None and self.inv_rate:
             share = f", {percent_text(self.plan.bound.inv_rate / self.inv_rate)} of the optimum"

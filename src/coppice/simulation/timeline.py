@@ -137,7 +137,9 @@ class Timeline(Shown):
     @property
     def busbw_gb_per_s(self) -> float:
         """Bus bandwidth, as nccl-tests reports it."""
-        return self.algbw_gb_per_s * float(self.collective.busbw_factor(self.topology.num_ranks))
+        others = self.messages.sent_share
+        factor = self.collective.busbw_factor(self.topology.num_ranks) if others is None else others
+        return self.algbw_gb_per_s * float(factor)
 
     def utilisation(self, link: int) -> float:
         """Share of its capacity that ``link`` used over the whole time, 0 .. 1; more with a burst."""

@@ -190,13 +190,18 @@ def test_all_to_all_with_demands() -> None:
         Collective.ALL_TO_ALL,
         rows,
         chunk_slot=[1, 2, 3, 6, 7],
-        slot_weight=[0, 4, 2, 2, 0, 0, 8, 8, 0],
+        slot_weight=[18, 4, 2, 2, 0, 0, 8, 8, 14],
     )
     report = verify_schedule(schedule, demands=demands)
     assert report.ok, report.failures
     assert report.inv_rate == 8
     assert failing(verify_schedule(schedule), "slot 2 has weight 2")
     assert failing(verify_schedule(schedule, demands=demands[:2]), "3 x 3")
+    # What stays where it is counts in M.
+    other = replace(schedule, slot_weight=np.array([0, 4, 2, 2, 0, 0, 8, 8, 14]))
+    assert failing(
+        verify_schedule(other, demands=demands), "slot 0 has weight 0 of 38, expected the share 9/28"
+    )
 
 
 @pytest.mark.parametrize("weightless", [0, 3])

@@ -94,7 +94,7 @@ def record(found: FaultCosts) -> dict[str, Any]:
 def replanned_fields(found: Replanned) -> list[tuple[str, str]]:
     """The lines about the rates before and after, and the new plan."""
     before, optimum = found.before, found.optimum
-    busbw = optimum.problem.collective.busbw_factor(optimum.problem.topology.num_ranks)
+    busbw = optimum.problem.busbw_factor
     best = optimum.problem.shards / found.least if found.least else found.algbw_gb_per_s
     unmoved = "impossible: trees cross what is gone"
     if found.unmoved is not None:

@@ -354,6 +354,8 @@ def result_of(row: BenchRow, answers: Sequence[tuple[list[float], int]]) -> Benc
     slowest = [1e6 * max(seconds) for seconds in zip(*(times for times, _ in answers), strict=True)]
     time_us = statistics.median(slowest)
     algbw = row.size_bytes / time_us / 1e3
+    # Unequal blocks go to others only.
+    factor = 1.0 if row.skew else float(Collective(row.collective).busbw_factor(row.ranks))
     return replace(
         row,
         time_us=time_us,
@@ -361,7 +363,7 @@ def result_of(row: BenchRow, answers: Sequence[tuple[list[float], int]]) -> Benc
         slowest_us=max(slowest),
         rounds_us=tuple(slowest),
         algbw_gb_per_s=algbw,
-        busbw_gb_per_s=algbw * float(Collective(row.collective).busbw_factor(row.ranks)),
+        busbw_gb_per_s=algbw * factor,
         wrong=sum(wrong for _, wrong in answers),
     )
 

@@ -162,7 +162,7 @@ def bench_skewed(
         skew: As :func:`coppice.bounds.skews.skewed_demands` reads it.
         algorithms: `direct` and `two-stage` (at run time), `optimal` (offline, for these demands), `native`, or names
             of the catalogue such as `fast`, planned offline.
-        sizes: M in bytes, as of equal blocks: R ranks send (R - 1) M together.
+        sizes: M in bytes, which a rank sends to others on average: R ranks send R M together.
         dtype: Type of the elements.
         rounds: Measured rounds, 1 or more.
         warmup: Rounds before.
@@ -237,7 +237,7 @@ def _offline(
             demands: Any = counts
             problem = Problem(topology=topology, collective=Collective.ALL_TO_ALL, demands=demands)
             found = plan(problem, algorithm=None if name == OPTIMAL else name, ring=False).plan
-            size = int(counts.sum()) * dtype.itemsize // (engine.ranks - 1)
+            size = int(counts.sum()) * dtype.itemsize // engine.ranks
             answer = _OfflinePlan(
                 plan=zlib.compress(encode_plan(found), 1),
                 pieces=choose_pieces(found.body, size, overhead_us),
@@ -249,7 +249,7 @@ def _offline(
     if told.error:
         raise InputError(told.error)
     body = decode_plan(zlib.decompress(told.plan), name="the plan of rank 0").body
-    count = int(counts.sum()) // (engine.ranks - 1)  # M of such demands
+    count = int(counts.sum()) // engine.ranks  # M of such demands
     return lower_rank(
         body,
         engine.rank,

@@ -358,7 +358,9 @@ def _check_slots(
     if barrier and found[0]:
         findings.add(f"slot 0 has weight {found[0]}, expected 0: a barrier moves no data.")
     elif expected is not None:
-        counted = [slot for slot in range(len(found)) if not _needless(schedule, slot)]
+        # Blocks that stay where they are count in the size of an all-to-all.
+        sized = schedule.collective is Collective.ALL_TO_ALL
+        counted = [slot for slot in range(len(found)) if sized or not _needless(schedule, slot)]
         want, have = sum(expected[slot] for slot in counted), sum(found[slot] for slot in counted)
         if want and not have:
             findings.add("every slot has weight 0, so no rank receives anything.")
