@@ -23,7 +23,7 @@ from coppice.iteration.layout import MODULES, Layout, Recompute, Shard, recomput
 from coppice.iteration.machine import Cluster, box_of, capped, cluster_of
 from coppice.iteration.memory import memory_of
 from coppice.iteration.models import MODELS
-from coppice.iteration.step.blocks import layer_block, transformer_step
+from coppice.iteration.step.blocks import layer_block, stalls_of, transformer_step
 from coppice.iteration.step.exchanges import crossing_share
 from coppice.iteration.transformer import Transformer
 from coppice.iteration.workload.times import product_seconds
@@ -249,6 +249,46 @@ def test_tokens_that_cross_once_take_no_longer(experts: int, chosen: int, expert
         assert seconds(model, once) == seconds(model, layout)
 
 
+@pytest.mark.parametrize("recompute", [Recompute.NONE, Recompute.FULL])
+@pytest.mark.parametrize("shared", [512, 8192])
+def test_shared_experts_beside_exchanges(shared: int, recompute: Recompute) -> None:
+    """Of dispatch and combine as much is waited for as products of shared experts do not take, by hand."""
+    model = Transformer(
+        layers=2, hidden=1024, heads=8, ffn=4096, seq=4096, vocab=32000, mlp_matrices=3,
+        experts=16, experts_per_token=2, expert_ffn=2048, shared_ffn=shared,
+    )  # fmt: skip
+    after = Layout(data=16, expert=16, global_batch=16, recompute=recompute)
+    beside = replace(after, shared_beside=True)
+    rows, rate = 4096, H100.memory_rate
+    whole = H100.exchange_seconds(2.0 * rows * 2 * 1024, 16, 1)
+    up, down = (product_seconds(H100, rows, n, k) for n, k in ((2 * shared, 1024), (1024, shared)))
+    passed = 2 * H100.framework.activation_passes * rows * shared * 2 / rate
+    slower = stalls_of(16, H100)
+    forward = max(0.0, whole - slower * (up + passed)) + max(0.0, whole - slower * down)
+    backward = max(0.0, whole - slower * (up + 2 * passed)) + max(0.0, whole - slower * down)
+    wanted = forward + backward + (forward if recompute is Recompute.FULL else 0.0)
+    took = [
+        sum(each.seconds for each in layer_block(model, layout, H100).exchanges if each.group == "ep")
+        for layout in (after, beside)
+    ]
+    assert took[0] == pytest.approx(whole * (6 if recompute is Recompute.FULL else 4))
+    assert took[1] == pytest.approx(wanted)
+    assert 0 <= took[1] < took[0]
+    assert layer_block(model, beside, H100).compute == layer_block(model, after, H100).compute
+    assert seconds(model, after) - seconds(model, beside) == pytest.approx(2 * (took[0] - took[1]))
+
+
+def test_shared_experts_beside_exchanges_in_a_job() -> None:
+    text = "pp = 4\nep = 8\nglobal_batch = 64"
+    after, beside = (
+        simulated_job(job(f"{text}{more}", model="deepseek-moe-16b"))
+        for more in ("", '\nshared_experts = "beside"')
+    )
+    assert beside.seconds < after.seconds
+    with pytest.raises(InputError, match="expected a model with shared experts, found none: give"):
+        job('ep = 8\nshared_experts = "beside"', model="mixtral-8x7b")
+
+
 def test_computation_follows_the_clock() -> None:
     half = capped(H100, Cap(clock_mhz=DEVICES["H100"].clock_mhz / 2))
     wide, thin = (8192, 8192, 8192), (64, 65536, 8192)
@@ -301,6 +341,10 @@ def test_a_power_limit_is_a_range_and_a_clock_is_not() -> None:
         (
             'ep_comm = "deduplicated"',
             "`layout.ep_comm`: expected ep of 2 or more beside deduplicated, found none",
+        ),
+        (
+            'shared_experts = "beside"',
+            "`layout.shared_experts`: expected ep of 2 or more, whose exchanges they stand beside, found none",
         ),
     ],
 )

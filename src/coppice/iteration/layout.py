@@ -101,6 +101,8 @@ class Layout:
     secondary_ranks: int = 0
     # Tokens cross to a box once for all experts that they have there, and fan out inside
     deduplicated: bool = False
+    # Shared experts are computed while tokens go to the others and come back; otherwise one after the other
+    shared_beside: bool = False
 
     def __post_init__(self) -> None:
         for name in _COUNTS:

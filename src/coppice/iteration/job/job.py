@@ -86,6 +86,11 @@ def check_layout(model: Transformer | LayeredModel, layout: Layout, gpus: int, w
             )
         if whole % parts:
             raise InputError(f"expected {what} that divides {whole} {degree}, found {parts}.")
+    if layout.shared_beside and not model.shared_ffn:
+        raise InputError(
+            "`layout.shared_experts`: expected a model with shared experts, found none: give `model.shared_ffn`, or "
+            "leave it out."
+        )
     if layout.chunks > 1 and layout.pipeline == 1:
         raise InputError(
             f"expected chunks of a device in a pipeline, found {layout.chunks} with pp 1: raise pp, or leave chunks "
@@ -397,6 +402,13 @@ def layout_of(table: LayoutTable, gpus: int) -> Layout:
                 f"`layout.ep_comm`: expected ep of 2 or more beside {comm}, found none: give it."
             )
         given["deduplicated"] = comm == "deduplicated"
+    if (when := given.pop("shared_experts", None)) is not None:
+        if given.get("expert", 1) == 1:
+            raise InputError(
+                f"`layout.shared_experts`: expected ep of 2 or more, whose exchanges they stand {when}, found none: "
+                "give it."
+            )
+        given["shared_beside"] = when == "beside"
     if "recompute_modules" in given:
         given["recompute_modules"] = tuple(dict.fromkeys(given["recompute_modules"]))
     given["recompute"] = Recompute(given.get("recompute", "none"))

@@ -160,6 +160,13 @@ class LayoutTable(msgspec.Struct, kw_only=True, forbid_unknown_fields=True, omit
         ]
         | None
     ) = None
+    shared_experts: (
+        Annotated[
+            Literal["after", "beside"],
+            Meta(description="shared experts are computed after exchanges of tokens, or beside them"),
+        ]
+        | None
+    ) = None
     recompute: (
         Annotated[
             Literal["none", "selective", "operators", "full"], Meta(description="what is computed again")

@@ -38,6 +38,7 @@ from coppice.iteration.workload.times import (
     repeated_seconds,
 )
 from coppice.iteration.workload.transformers import (
+    SHARED_EXPERTS,
     embedding_layer,
     head_layer,
     joining_layer,
@@ -102,7 +103,13 @@ def layer_block(model: Transformer, layout: Layout, cluster: Cluster) -> LayerBl
         recompute=again,
         parameters=dense + counted,
         activation_bytes=layer_bytes(model, layout, cluster.framework),
-        exchanges=layer_exchanges(model, layout, cluster, _attention(parts, layout, cluster)),
+        exchanges=layer_exchanges(
+            model,
+            layout,
+            cluster,
+            _attention(parts, layout, cluster),
+            _shared_experts(parts, layout, cluster, slower),
+        ),
     )
 
 
@@ -117,6 +124,20 @@ def _attention(parts: Sequence[ModelLayer], layout: Layout, cluster: Cluster) ->
         if isinstance(each, AttentionProducts)
     )
     return sum(found, PassSeconds())
+
+
+def _shared_experts(
+    parts: Sequence[ModelLayer], layout: Layout, cluster: Cluster, slower: float
+) -> tuple[PassSeconds, PassSeconds]:
+    """What shared experts take up to their activation, and behind it, where tokens go to others meanwhile."""
+    halves = [PassSeconds(), PassSeconds()]
+    if layout.shared_beside:
+        for part in parts:
+            for each in part.operators if part.kind == "experts" else ():
+                if each.name in SHARED_EXPERTS:
+                    took = operator_seconds(each, layout.micro_batch, cluster).scaled(slower, slower)
+                    halves[each.name == SHARED_EXPERTS[-1]] += took
+    return halves[0], halves[1]
 
 
 def end_blocks(model: Transformer, layout: Layout, cluster: Cluster) -> tuple[LayerBlock, LayerBlock]:

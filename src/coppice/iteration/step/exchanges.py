@@ -7,7 +7,9 @@
   that each rank has as many scores: what takes longer than that is waited for.
 * Layers with experts exchange tokens all-to-all between the ranks that share them out: a token goes to its experts and
   comes back, two all-to-alls a pass (GShard; Lepikhin et al., ICLR 2021). Tokens are taken to be dealt evenly, up to
-  the capacity of experts.
+  the capacity of experts. Shared experts, which have all tokens where they are, may be computed meanwhile: their first
+  product while tokens go, their second while they come back (DeepSeek-V3, arXiv 2412.19437, section 3.2.1, for the
+  idea); what takes longer than that is waited for.
 * ZeRO-3 gathers the parameters of a layer in both passes and scatters its gradients (Rajbhandari et al., SC 2020).
   Groups of replicas next to each other may shard, and all groups hold the same (hybrid sharding: HSDP of PyTorch; MiCS,
   Zhang et al., VLDB 2022): shares of gradients are then summed across groups. With a second copy of parameters (hpZ of
@@ -31,18 +33,23 @@ _COPIES = 4  # passes over what is gathered into a list of parts and put togethe
 
 
 def layer_exchanges(
-    model: Transformer, layout: Layout, cluster: Cluster, attention: PassSeconds
+    model: Transformer,
+    layout: Layout,
+    cluster: Cluster,
+    attention: PassSeconds,
+    shared: tuple[PassSeconds, PassSeconds],
 ) -> tuple[GroupExchange, ...]:
     """Collectives inside the passes of a layer, where all are alike, in their order.
 
     Args:
         layout: How the job lies on the GPUs.
         attention: What attention takes on this GPU, beside which keys and values may be sent.
+        shared: What the two products of shared experts take, beside which tokens may be sent to others and come back.
     """
     return (
         *_sums(model, layout, cluster),
         *_keys_and_values(model, layout, cluster, attention),
-        *_routing(model, layout, cluster),
+        *_routing(model, layout, cluster, shared),
         *_parameters(model, layout, cluster),
     )
 
@@ -110,8 +117,10 @@ def _keys_and_values(
     ]
 
 
-def _routing(model: Transformer, layout: Layout, cluster: Cluster) -> list[GroupExchange]:
-    """All-to-alls of a layer with experts; none where every rank holds all experts."""
+def _routing(
+    model: Transformer, layout: Layout, cluster: Cluster, shared: tuple[PassSeconds, PassSeconds]
+) -> list[GroupExchange]:
+    """All-to-alls of a layer with experts as far as they are waited for; none where every rank holds all experts."""
     if not model.experts or layout.expert == 1:
         return []
     share = model.routed_share / model.busiest_experts * model.busiest_exchange
@@ -121,13 +130,24 @@ def _routing(model: Transformer, layout: Layout, cluster: Cluster) -> list[Group
     loads = cluster.link_loads(
         "all_to_all", size, RankGroup(layout.expert, layout.tensor), seconds, once=once
     )
-    passes = [FORWARD, BACKWARD, *([RECOMPUTE] if repeats_routing(layout) else [])]
+    # Gradients go the other way; those of weights may be left for later, and hide nothing.
+    beside = {
+        FORWARD: [each.forward for each in shared],
+        BACKWARD: [each.input_gradient for each in reversed(shared)],
+    }
+    if repeats_routing(layout):  # and with it shared experts
+        beside[RECOMPUTE] = beside[FORWARD]
     return [
         GroupExchange(
-            group="ep", collective="all_to_all", size_bytes=size, when=when, seconds=seconds, loads=loads
+            group="ep",
+            collective="all_to_all",
+            size_bytes=size,
+            when=when,
+            seconds=max(0.0, seconds - hidden),
+            loads=loads,
         )
-        for when in passes
-        for _ in range(2)
+        for when, both in beside.items()
+        for hidden in both
     ]
 
 

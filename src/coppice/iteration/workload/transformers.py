@@ -24,6 +24,8 @@ from coppice.iteration.workload.operators import (
 _HALF = 2  # bytes of a value
 ROUTED_PASSES = 12.3
 """Passes over tokens that go to experts: permutation there and back, and their weighted sum."""
+SHARED_EXPERTS = ("up", "shared_activation", "down")
+"""Operators of experts that every token passes, in their order."""
 
 
 def transformer_layer(model: Transformer, layout: Layout, framework: Framework) -> tuple[ModelLayer, ...]:
@@ -227,7 +229,7 @@ class _Rank:
             MatrixProduct(name="routed", rows=slots, n=model.hidden, k=ffn / tensor, parts=parts),
         ]
         if model.shared_ffn:
-            operators += self._matrices(model.shared_ffn, "shared_activation")
+            operators += self._matrices(model.shared_ffn, SHARED_EXPERTS[1])
         routed = model.experts * model.expert_parameters
         part = self._part("experts", operators, routed + model.shared_parameters + self._small()[1])
         exchanged = 2 * _HALF * self.own * share * model.hidden
