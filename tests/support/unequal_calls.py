@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
@@ -11,6 +12,7 @@ from numpy.typing import NDArray
 from coppice.bounds.all_to_all.rates import RankRates
 from coppice.run.alltoallv.exchange import BlockExchange
 from coppice.run.engines.datatype import DataType
+from coppice.topology.model import Link, Node, NodeKind, Topology
 
 KINDS = ("even", "heavy tails", "hot", "sparse", "empty ranks", "nothing")
 TYPES = (DataType.UINT8, DataType.INT32, DataType.FLOAT32, DataType.INT64, DataType.FLOAT64)
@@ -60,10 +62,16 @@ class UnequalCall:
             denominator=10**9,  # so slow that relays always pay
         )
 
-    def run(self, engine: Any) -> str:
-        """What is wrong, or nothing."""
+    def run(self, engine: Any, at_once: Callable[[], object] = lambda: None) -> str:
+        """What is wrong, or nothing.
+
+        Args:
+            engine: This rank's end of the group: an engine, or a process group of torch.
+            at_once: Is called when the others are about to wait for this rank.
+        """
         dtype = TYPES[self.seed % len(TYPES)]
-        counts, rank = self.counts(), engine.rank
+        counts = self.counts()
+        rank: int = engine.rank() if callable(engine.rank) else engine.rank
         rows = [
             np.random.default_rng([self.seed, source]).integers(0, 100, int(counts[source].sum()))
             for source in range(self.ranks)
@@ -75,18 +83,38 @@ class UnequalCall:
                 for source in range(self.ranks)
             ]
         ).astype(dtype.numpy_name)
-        found = np.full(len(wanted), 101, dtype=dtype.numpy_name)
-        exchange = BlockExchange(engine, self.rates())
-        exchange.run(
-            rows[rank].astype(dtype.numpy_name),
-            found,
-            counts[rank].tolist(),
-            None if self.seed % 7 == 0 else counts[:, rank].tolist(),
-            dtype=dtype,
-            timeout_s=60,
-        )
+        given, found = rows[rank].astype(dtype.numpy_name), np.full(len(wanted), 101, dtype=dtype.numpy_name)
+        sent, received = counts[rank].tolist(), counts[:, rank].tolist()
+        if hasattr(engine, "all_to_all_single"):
+            import torch
+
+            at_once()
+            taken, brought = torch.from_numpy(found), torch.from_numpy(given)
+            engine.all_to_all_single(taken, brought, received, sent).wait()
+        else:
+            exchange = BlockExchange(engine, self.rates())
+            agreed = exchange.counts(sent, None if self.seed % 7 == 0 else received, dtype)
+            at_once()
+            exchange.carry_out(agreed, given, found, dtype=dtype, timeout_s=60)
         wrong = int((found != wanted).sum())
         return f"{self}: {wrong} of {len(wanted)} elements are wrong on rank {rank}" if wrong else ""
+
+
+def two_boxes(members: int = 2) -> Topology:
+    """Boxes of GPUs on a switch, with NICs of a thousandth of its rate on another switch."""
+    nodes, links = [Node(id="network", kind=NodeKind.SWITCH)], []
+    for box in range(2):
+        nodes.append(Node(id=f"{box}/switch", kind=NodeKind.SWITCH, host=str(box)))
+        for each in range(members):
+            name = f"{box}/gpu{each}"
+            nodes += [
+                Node(id=name, host=str(box)),
+                Node(id=f"{box}/nic{each}", kind=NodeKind.NIC, host=str(box)),
+            ]
+            links.append(Link(src=name, dst=f"{box}/switch", gb_per_s=1))
+            links.append(Link(src=name, dst=f"{box}/nic{each}", gb_per_s="1/1000"))
+            links.append(Link(src=f"{box}/nic{each}", dst="network", gb_per_s="1/1000"))
+    return Topology.of("two boxes", nodes, links)
 
 
 def unequal_calls(ranks: int, number: int, *, first: int = 0) -> list[UnequalCall]:
