@@ -26,6 +26,7 @@ import tempfile
 import threading
 import time
 from collections.abc import Iterator
+from dataclasses import dataclass
 from fractions import Fraction
 from pathlib import Path
 from typing import Any
@@ -35,11 +36,11 @@ import numpy as np
 from coppice.diagnosis.design import ProbeDesign, design_probes
 from coppice.diagnosis.inference import infer
 from coppice.diagnosis.probes import GPU, HOST, LINK, NIC, SWITCH
-from coppice.diagnosis.results import read_results
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_mpi, launch_ranks
 from coppice.run.lab.namespaces import Lab, build, remove, throttle
-from lab import MPI_HOME, SLOW_BURST_BYTES, two_boxes
+from coppice.topology.operations import scale as scaled
+from lab import MPI_HOME, SLOW_BURST_BYTES, say, two_boxes
 from tables import Table, number, replace_generated
 
 HERE = Path(__file__).resolve().parent
@@ -52,6 +53,11 @@ PERIOD_S = 0.1
 
 BUFFERS = ("net.ipv4.tcp_rmem=4096 32768 32768", "net.ipv4.tcp_wmem=4096 16384 32768")
 """What sockets hold."""
+
+
+def probes() -> ProbeDesign:
+    """What the ranks measure: at the rates of the lab."""
+    return design_probes(scaled(two_boxes(), SCALE))
 
 
 def cases(design: ProbeDesign) -> list[tuple[str, str, float]]:
@@ -104,11 +110,9 @@ def set_up(lab: Lab, design: ProbeDesign, case: tuple[str, str, float], folder: 
 
 def run(chosen: slice, engine: str) -> dict[str, Any]:
     """Figures of some of the runs, by their numbers."""
-    topology = two_boxes()
-    design = design_probes(topology)
-    alike = {design.parts.names[part]: each for each in design.undistinguished for part in each}
+    topology, design = two_boxes(), probes()
     planned = list(enumerate(cases(design)))[chosen]
-    lab = build(NAME, draw(topology, SCALE), burst_bytes=SLOW_BURST_BYTES)
+    lab = build(NAME, draw(topology, SCALE), burst_bytes=SLOW_BURST_BYTES, acknowledgements_first=True)
     for node in lab.blueprint.rank_nodes:
         words = ["ip", "netns", "exec", lab.namespace(node), "sysctl", "-q", "-w", *BUFFERS]
         subprocess.run(words, check=True)
@@ -141,59 +145,99 @@ def run(chosen: slice, engine: str) -> dict[str, Any]:
                             raise SystemExit(f"the ranks ended in run {number_}")
                         time.sleep(0.02)
                 seconds = time.monotonic() - begin
-                diagnosed = infer(*read_results(folder / f"case{place}.json"))
-                named = [each.name for each in diagnosed.culprits]
-                good = {design.parts.names[each] for each in alike.get(case[1], ())} | {case[1]}
-                right = named == [] if case[0] == "healthy" else len(named) == 1 and named[0] in good
-                found[str(number_)] = {
-                    "kind": case[0],
-                    "part": case[1],
-                    "share": case[2],
-                    "named": named,
-                    "kept": [each.share for each in diagnosed.culprits],
-                    "confidence": diagnosed.confidence,
-                    "right": right,
-                    "seconds": seconds,
-                    "noise": diagnosed.spread,
+                measured = json.loads((folder / f"case{place}.json").read_bytes())
+                kept = {"kind": case[0], "part": case[1], "share": case[2], "seconds": seconds}
+                found[str(number_)] = kept | {
+                    "rates": [each["repeated_gb_per_s"] for each in measured["probes"]]
                 }
-                told = " and ".join(named) or "nothing"
-                print(
-                    f"{number_:2d} {case[0]:8}{case[1] or '-':28}{case[2]:.2f}  {'right' if right else 'WRONG'}  "
-                    f"{told} {100 * diagnosed.confidence:.1f}%  {seconds:.1f} s",
-                    flush=True,
-                )
+                say(str(judged(number_, found[str(number_)], design)))
             thread.join(30)
         finally:
             remove(NAME)
     return found
 
 
+@dataclass(frozen=True, kw_only=True)
+class Judged:
+    """What was inferred from the rates of a run."""
+
+    number: int
+    kind: str
+    part: str
+    share: float
+    seconds: float
+    named: tuple[str, ...]
+    confidence: float
+    right: bool
+
+    def __str__(self) -> str:
+        return (
+            f"{self.number:2d} {self.kind:8}{self.part or '-':28}{self.share:.2f}  "
+            f"{'right' if self.right else 'WRONG'}  {' and '.join(self.named) or 'nothing'} "
+            f"{100 * self.confidence:.1f}%  {self.seconds:.1f} s"
+        )
+
+
+def judged(number_: int, run_: dict[str, Any], design: ProbeDesign) -> Judged:
+    """Infer what is slow from the rates of a run, and compare it with what was."""
+    rates, start = np.median(np.array(run_["rates"]), axis=1), 0
+    measured = []
+    for each in design.rounds:
+        measured.append(rates[start : start + len(each.src)])
+        start += len(each.src)
+    found = infer(design, measured)
+    named = tuple(each.name for each in found.culprits)
+    names = design.parts.names
+    good = {run_["part"]}.union(
+        *(
+            {names[part] for part in each}
+            for each in design.undistinguished
+            if run_["part"] in {names[p] for p in each}
+        )
+    )
+    right = not named if run_["kind"] == "healthy" else len(named) == 1 and named[0] in good
+    return Judged(
+        number=number_,
+        kind=run_["kind"],
+        part=run_["part"],
+        share=run_["share"],
+        seconds=run_["seconds"],
+        named=named,
+        confidence=found.confidence,
+        right=right,
+    )
+
+
 def table(found: dict[str, Any], design: ProbeDesign) -> Table:
     """What was right, by kind of runs."""
+    every = [
+        judged(int(number_), each, design) for number_, each in sorted(found.items(), key=lambda e: int(e[0]))
+    ]
+    for each in every:
+        say(str(each))
     rows: list[tuple[str, ...]] = []
     for kind, words in (
         ("fault", "one slow part"),
         ("rank", "one slow process"),
         ("healthy", "nothing slow"),
     ):
-        some = [each for each in found.values() if each["kind"] == kind]
+        some = [each for each in every if each.kind == kind]
         if not some:
             continue
-        sure = sum(not each["right"] and each["confidence"] > 0.9 and bool(each["named"]) for each in some)
-        alarms = sum(bool(each["named"]) for each in some) if kind == "healthy" else "-"
+        sure = sum(not each.right and each.confidence > 0.9 for each in some)
+        alarms = sum(bool(each.named) for each in some) if kind == "healthy" else "-"
         rows.append(
             (
                 words,
-                f"{sum(each['right'] for each in some)} of {len(some)}",
+                f"{sum(each.right for each in some)} of {len(some)}",
                 str(sure),
                 str(alarms),
-                f"{100 * float(np.median([each['noise'] for each in some])):.2g}%",
-                f"{number(float(np.median([each['seconds'] for each in some])))} s",
+                f"{number(float(np.median([each.seconds for each in some])))} s",
             )
         )
     return Table(
         title=f"Eight ranks in the lab: {len(design.rounds)} rounds of probes, {design.flows} flows",
-        header=("runs", "right", "wrong above 90%", "alarms", "noise", "to measure"),
+        header=("runs", "right", "wrong above 90%", "alarms", "to measure"),
         rows=rows,
     )
 
@@ -212,7 +256,7 @@ def main() -> None:
     if not asked.write:
         kept |= run(slice(int(first or 0), int(last) if last else None), asked.engine)
         KEPT.write_text(json.dumps(kept))
-    found = table(kept, design_probes(two_boxes()))
+    found = table(kept, probes())
     print(found.text())
     if asked.write:
         replace_generated(HERE / "diagnosis.md", "diagnosis_lab.py", found.markdown())

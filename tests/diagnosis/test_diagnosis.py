@@ -123,6 +123,23 @@ def test_software_that_reaches_less_of_every_rate_is_no_fault() -> None:
     assert not infer(design, rates).culprits
 
 
+@pytest.mark.parametrize(("inside", "outside"), [(0.65, 0.78), (0.75, 0.91), (0.5, 0.95)])
+def test_a_slow_process_may_slow_slow_flows_less(inside: float, outside: float) -> None:
+    """Buffers hide from them that it stands still; in this measure of eight ranks a pair of parts looked likelier."""
+    design = design_probes(coppice.load("dgx-a100", boxes=2))
+    name = "box1/gpu2"
+    rank = design.topology.rank[design.topology.node_index[name]]
+    for seed in range(4):
+        rates = measure(design, {}, spread=0.005, seed=seed)
+        for each, healthy, rate in zip(design.rounds, design.healthy, rates, strict=True):
+            passes = (each.src == rank) | (each.dst == rank)
+            rate *= np.where(passes, np.where(healthy > 100, inside, outside), 1.0)
+        found = infer(design, rates)
+        assert [culprit.name for culprit in found.culprits] == [name]
+        assert found.confidence > 0.9
+        assert abs(found.culprits[0].share - inside) < 0.05
+
+
 def test_files_keep_the_answer_and_take_medians(tmp_path: Path) -> None:
     design = design_probes(coppice.load("dgx-a100", boxes=2))
     rates = measure(design, {"box1/nic2": 0.6})

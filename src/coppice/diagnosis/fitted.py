@@ -17,8 +17,9 @@ from numpy.typing import NDArray
 FREEDOM = 8.0
 """Degrees of freedom of the noise: medians of a few measurements have heavier tails than a normal distribution."""
 
-LEAST_SPREAD = 1e-3
-"""Scale of the noise at least: rates are known no better."""
+LEAST_SPREAD = 1e-2
+"""Scale of the noise at least: flows in both directions, and those of one processor, change each other's rates by so
+much, and rates are known no better."""
 
 SHARES = np.geomspace(0.02, 0.98, 160)
 """Shares of its rate that a slow part may keep: so near to each other that what lies between is no second part."""
@@ -78,6 +79,7 @@ def fitted(
     left: Callable[[float], NDArray[np.float64]],
     parts: int,
     unseen: Sequence[int] = (),
+    uneven: Sequence[int] = (),
 ) -> FittedParts:
     """Judge none, one and two slow parts.
 
@@ -89,6 +91,8 @@ def fitted(
         left: Logarithm of what each hop leaves of a flow where its link keeps a share.
         parts: Number of parts.
         unseen: Parts that all flows of a class pass: they are no explanation, for software slows a class alike.
+        uneven: Parts whose processes may be what is slow: the flows of each class then keep a share of their own, as
+            buffers hide from slow flows that a process stands still for a moment.
     """
     groups = [np.flatnonzero((classes == each) & known) for each in np.unique(classes[known])]
     healthy = float(_likelihood(y[None, :], groups)[0])
@@ -140,7 +144,58 @@ def fitted(
             )
             for place, second in enumerate(others)
         ]
+    for part in set(uneven).intersection(likely):
+        mine = slice(start[part], start[part + 1])
+        passing = _Passing(y, groups, entries.flow[mine], entries.hop[mine], classes, tables)
+        more, lowest = passing.uneven(best[part])
+        single[part] = np.logaddexp(single[part], more) - np.log(2)
+        if more > single[part]:
+            share[part] = lowest
     return FittedParts(healthy, single, share, tuple(doubles))
+
+
+@dataclass(frozen=True, eq=False)
+class _Passing:
+    """The flows that pass a part, which slows those of one class more than the others."""
+
+    y: NDArray[np.float64]
+    groups: Sequence[NDArray[np.int64]]
+    flow: NDArray[np.int64]
+    hop: NDArray[np.int64]
+    classes: NDArray[np.int64]
+    tables: NDArray[np.float64]
+
+    def uneven(self, even: int) -> tuple[float, float]:
+        """Logarithm of the likelihood over all shares of one class and of the rest, and the likeliest lower share.
+
+        Args:
+            even: Place of the likeliest share of all classes alike, where the search begins.
+        """
+        found, lowest = -np.inf, 1.0
+        own = np.unique(self.classes[self.flow])
+        # Of two classes, the one and the rest are the same two
+        for each in own[: len(own) - 1 if len(own) <= 2 else len(own)].tolist():
+            apart = self.classes[self.flow] == each
+            every, at = np.arange(len(SHARES)), [even, even]
+            for turn in (0, 1, 0, 1):
+                pair = [np.full(len(every), place) for place in at]
+                pair[turn] = every
+                at[turn] = int(np.argmax(self._likelihood(apart, *pair)))
+            near = [np.arange(max(0, place - NEAR), min(len(SHARES), place + NEAR + 1)) for place in at]
+            one, rest = (axis.ravel() for axis in np.meshgrid(*near, indexing="ij"))
+            value = float(_mean(self._likelihood(apart, one, rest)[None, :], len(SHARES) ** 2)[0])
+            if value > found:
+                found, lowest = value, float(SHARES[min(at)])
+        return found, lowest
+
+    def _likelihood(
+        self, apart: NDArray[np.bool_], one: NDArray[np.int64], rest: NDArray[np.int64]
+    ) -> NDArray[np.float64]:
+        """Of pairs of places of shares: of the class that is apart, and of the rest."""
+        mean = np.zeros((len(one), len(self.y)))
+        row = np.where(apart, one[:, None], rest[:, None])
+        mean[:, self.flow] = self.tables[row, self.hop]
+        return _likelihood(self.y - mean, self.groups)
 
 
 def _mean(values: NDArray[np.float64], count: int) -> NDArray[np.float64]:

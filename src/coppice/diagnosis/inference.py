@@ -23,7 +23,7 @@ from numpy.typing import NDArray
 
 from coppice.diagnosis.design import ProbeDesign
 from coppice.diagnosis.fitted import LEAST_SPREAD, Entries, fitted, log_noise
-from coppice.diagnosis.probes import narrowest
+from coppice.diagnosis.probes import GPU, HOST, narrowest
 from coppice.display import Brief
 from coppice.errors import InputError
 
@@ -184,7 +184,10 @@ def infer(design: ProbeDesign, measured: Sequence[NDArray[np.float64]]) -> Diagn
     parts = len(design.parts)
     prior = np.log1p(-HEALTHY) - np.log(parts)
     if len(y) <= FEW_FLOWS:
-        found = fitted(whole, classes, known, entries, hops.slowed, parts, design.unseen)
+        uneven = [part for part, kind in enumerate(design.parts.kinds) if kind in (GPU, HOST)]
+        found = fitted(
+            whole, classes, known, entries, hops.slowed, parts, unseen=design.unseen, uneven=uneven
+        )
         healthy, single, share, doubles = found.healthy, found.single, found.share, list(found.doubles)
     else:
         healthy = 0.0

@@ -1,8 +1,9 @@
 """Worker process of a sweep: `python -m coppice.tuning.worker SPEC`, started by the library's launcher.
 
 In each round every choice is timed right beside the default, in an order that changes from round to round. A time is
-that of the slowest rank, over as many calls as fill about a millisecond. Rank 0 appends a line for each choice when a
-size is done, so that what was measured stays, whatever happens.
+that of the slowest rank, over as many calls as fill about a millisecond. Choices that look best of several are then
+timed in as many rounds again, which alone count: luck was among what made them look best. Rank 0 appends a line for
+each choice when a size is done, so that what was measured stays, whatever happens.
 """
 
 from __future__ import annotations
@@ -29,6 +30,9 @@ _LAST_WORDS_S = 2.0
 _HOPELESS_ROUNDS = 3
 _HOPELESS = 2.0
 """A choice that took twice the default's time in each of three rounds gets no more."""
+
+_NEAR = 1.1
+"""Times the least that the time of a choice may be which is timed again."""
 
 
 class Spec(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
@@ -135,13 +139,17 @@ def _measured(
     alive = [choice for choice in choices if choice not in refusals]
     defaults: dict[LibraryChoice, list[float]] = {choice: [] for choice in alive}
     times: dict[LibraryChoice, list[float]] = {choice: [] for choice in alive}
+
+    def beside_default(choice: LibraryChoice, number: int) -> None:
+        order: list[LibraryChoice | None] = [None, choice] if number % 2 == 0 else [choice, None]
+        for each in order:
+            seconds = _timed(world, call, switch.use(collective, each), calls)
+            (defaults if each is None else times)[choice].append(seconds)
+
     for number in range(rounds):
         turn = number % max(1, len(alive))
         for choice in alive[turn:] + alive[:turn]:
-            order: list[LibraryChoice | None] = [None, choice] if number % 2 == 0 else [choice, None]
-            for each in order:
-                seconds = _timed(world, call, switch.use(collective, each), calls)
-                (defaults if each is None else times)[choice].append(seconds)
+            beside_default(choice, number)
         if number == _HOPELESS_ROUNDS - 1:
             switch.use(collective, None)
             hopeless = [
@@ -150,6 +158,15 @@ def _measured(
             ]
             keep = world.bcast(hopeless)
             alive = [choice for choice, bad in zip(alive, keep, strict=True) if not bad]
+    switch.use(collective, None)
+    if len(alive) > 1:
+        looks = {choice: _ratio(world, times[choice], defaults[choice]) for choice in alive}
+        final = [choice for choice in alive if looks[choice] < min(1.0, _NEAR * min(looks.values()))]
+        for choice in final:
+            times[choice], defaults[choice] = [], []
+        for number in range(rounds):
+            for choice in final:
+                beside_default(choice, number)
     switch.use(collective, None)
     gathered = world.gather((defaults, times, wrong))
     if gathered is None:
@@ -174,6 +191,12 @@ def _timed(world: Any, call: MpiCall, communicator: Any, calls: int) -> float:
     for _ in range(calls):
         call.start(communicator)
     return (time.perf_counter() - begin) / calls
+
+
+def _ratio(world: Any, times: Sequence[float], defaults: Sequence[float]) -> float:
+    """The median time of a choice over that of the default beside it, of the slowest ranks; equal on all ranks."""
+    every = np.max(world.allgather((times, defaults)), axis=0)
+    return float(np.median(every[0] / every[1]))
 
 
 def _agreed(world: Any, switch: Switch, collective: Collective, value: int) -> int:

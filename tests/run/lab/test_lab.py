@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import io
 import os
+import re
 import signal
 import subprocess
 import sys
@@ -22,7 +23,7 @@ from coppice.errors import CheckError, InputError, UnreachableError
 from coppice.planners.planning import plan
 from coppice.run.lab.blueprint import Blueprint, draw, load_of
 from coppice.run.lab.launch import launch_ranks
-from coppice.run.lab.namespaces import STATE, Lab, build, check_links, find, link_bytes, remove
+from coppice.run.lab.namespaces import STATE, Lab, build, check_links, find, link_bytes, remove, throttle
 from coppice.topology.model import Link, Node, NodeKind, Topology
 from coppice.topology.presets import preset
 from coppice.topology.routing import Router
@@ -81,6 +82,33 @@ def test_links_let_through_at_once_what_is_said() -> None:
             ["tc", "-n", lab.namespace(0), "-j", "qdisc", "show"], capture_output=True, text=True, check=True
         )
         assert '"burst":20000' in shown.stdout.replace(" ", "")
+    finally:
+        remove(NAME)
+
+
+def test_acknowledgements_wait_for_no_data() -> None:
+    """Short packets have a queue of their own, which stays when rates change; data keep to the rate."""
+    drawn = draw(preset("ring", gpus=2, gb_per_s=5), Fraction(1, 1000))
+    try:
+        lab = build(NAME, drawn, burst_bytes=20_000, acknowledgements_first=True)
+    except InputError as error:
+        pytest.skip(f"this kernel has one queue a link: {error}")
+    try:
+        throttle(lab, {(0, 1): 0.5}, burst_bytes=20_000)  # the queues stay
+        found = {(each.src, each.dst): each.measured_bits_per_s for each in check_links(find(NAME))}
+        assert 0.3 < found[0, 1] / 20e6 < 1.25
+        throttle(find(NAME), {}, burst_bytes=20_000)
+        shown = subprocess.run(
+            ["tc", "-n", lab.namespace(0), "-s", "class", "show", "dev", "to1"],
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        rows = re.findall(r"class htb 1:([12]) .*\n Sent (\d+) bytes (\d+) pkt", shown.stdout)
+        (_, *short), (_, *long) = sorted(rows)
+        assert 0 < int(short[0]) < 128 * int(short[1])
+        assert int(long[0]) > 1000 * int(long[1])
+        assert "rate 40Mbit" in shown.stdout
     finally:
         remove(NAME)
 

@@ -151,6 +151,21 @@ def test_a_plan_file_is_the_algorithm(tmp_path: Path) -> None:
     assert kept == {"all_reduce"}  # the other plan was given
 
 
+def test_another_network_in_the_middle_of_calls(tmp_path: Path) -> None:
+    """Results stay what they are, a call issued before is not torn, and networks that differ are refused everywhere."""
+    from coppice.topology.presets import preset
+    from coppice.topology.readers.document import write_topology
+
+    write_topology(preset("ring", gpus=4), tmp_path / "ring.json")
+    for outcome in run_ranks("replan_worker.py", 4, tmp_path):
+        assert outcome["right"] == [True] * 6
+        differs, shared = outcome["errors"]
+        assert "a new network differs between ranks" in differs
+        assert "found one by shared memory or puts: its network stays" in shared
+    plans = [each.name for each in (tmp_path / "cache" / "plans").iterdir()]
+    assert len([name for name in plans if name.startswith("all_reduce-")]) == 2  # one of each network
+
+
 def test_a_set_of_plans_is_the_algorithm_by_size(tmp_path: Path) -> None:
     made_set("ring", "recursive-doubling", "bruck").save(tmp_path / "plans")  # they change at 1K and 2K
     variables = {"COPPICE_ALGORITHM": str(tmp_path / "plans")}

@@ -47,6 +47,9 @@ them up in software."""
 
 _QUEUE_MS = 20
 
+_SHORT_BYTES = 128
+"""Packets below it, a power of two, have no data to speak of."""
+
 _SYSCTLS = (
     "net.ipv4.ip_forward=1",
     "net.ipv4.conf.all.rp_filter=0",
@@ -61,14 +64,16 @@ class _Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
 
     scale: str
     topology: str
+    acknowledgements_first: bool = False
 
 
 class Lab:
     """A running lab."""
 
-    def __init__(self, name: str, blueprint: Blueprint) -> None:
+    def __init__(self, name: str, blueprint: Blueprint, *, acknowledgements_first: bool = False) -> None:
         self.name = name  # Its name
         self.blueprint = blueprint  # What was built
+        self.acknowledgements_first = acknowledgements_first  # They have a queue of their own
         # Files of this lab: `topology.json` (at the rates of the lab) and what launchers need
         self.directory = STATE / name
 
@@ -87,12 +92,16 @@ def namespace(name: str, node: int) -> str:
     return f"coppice-{name}-{node}"
 
 
-def build(name: str, blueprint: Blueprint, *, burst_bytes: int = BURST_BYTES) -> Lab:
+def build(
+    name: str, blueprint: Blueprint, *, burst_bytes: int = BURST_BYTES, acknowledgements_first: bool = False
+) -> Lab:
     """Build a lab; an error or interrupt removes all of it.
 
     Args:
         burst_bytes: What a link lets through at once after a rest, at least two packets. On slow links much of a
             message: at 100 Mbit/s the default is what they carry in 6.4 ms.
+        acknowledgements_first: Acknowledgements of TCP do not wait behind data: packets of less than 128 bytes pass
+            links freely. In one queue with data they slow a flow as much as data in the other direction is slowed.
     """
     if burst_bytes < 2 * _MTU:
         raise InputError(f"expected bursts of two packets ({2 * _MTU} bytes) or more, found {burst_bytes}.")
@@ -102,7 +111,7 @@ def build(name: str, blueprint: Blueprint, *, burst_bytes: int = BURST_BYTES) ->
         raise InputError(
             f"a lab named {name!r} stands already: take it down with `coppice lab down --name {name}`."
         )
-    lab = Lab(name, blueprint)
+    lab = Lab(name, blueprint, acknowledgements_first=acknowledgements_first)
     try:
         _write_files(lab)
         _raise(lab, burst_bytes)
@@ -133,7 +142,7 @@ def find(name: str) -> Lab:
             f"expected {blueprint.topology.num_nodes} namespaces of the lab {name!r}, found {len(standing)}: "
             "take it down with `coppice lab down`."
         )
-    return Lab(name, blueprint)
+    return Lab(name, blueprint, acknowledgements_first=record.acknowledgements_first)
 
 
 def remove(name: str) -> int:
@@ -198,7 +207,11 @@ def _write_files(lab: Lab) -> None:
     blueprint = lab.blueprint
     write_topology(blueprint.topology, lab.directory / "true.json")
     write_topology(scaled(blueprint.topology, blueprint.scale), lab.topology_file)
-    record = _Record(scale=str(blueprint.scale), topology="true.json")
+    record = _Record(
+        scale=str(blueprint.scale),
+        topology="true.json",
+        acknowledgements_first=lab.acknowledgements_first,
+    )
     write_atomically(lab.directory / "lab.json", msgspec.json.encode(record))
 
 
@@ -237,12 +250,37 @@ def _raise(lab: Lab, burst_bytes: int) -> None:
         for interface, address, _, bits in ends[node]:
             lines += [f"link set {interface} mtu {_MTU} up", f"addr add {address}/31 dev {interface}"]
             if bits:
-                limits.append(
-                    f"qdisc add dev {interface} root tbf rate {bits}bit burst {burst_bytes} latency {_QUEUE_MS}ms"
-                )
+                if lab.acknowledgements_first:
+                    limits += _two_queues(interface, bits, burst_bytes)
+                else:
+                    limits.append(f"qdisc add {_one_queue(interface, bits, burst_bytes)}")
         _batch(["ip", "-n", inside, "-batch", "-"], lines + routes[node])
         if limits:
             _batch(["tc", "-n", inside, "-batch", "-"], limits)
+
+
+def _one_queue(interface: str, bits: int, burst_bytes: int) -> str:
+    """Words for `tc qdisc` that limit an interface."""
+    return f"dev {interface} root handle 1: tbf rate {bits}bit burst {burst_bytes} latency {_QUEUE_MS}ms"
+
+
+def _limited_class(interface: str, bits: int, burst_bytes: int) -> str:
+    """Words for `tc class` that limit what is no short packet."""
+    limit = f"rate {bits}bit ceil {bits}bit burst {burst_bytes} cburst {burst_bytes}"
+    return f"dev {interface} parent 1: classid 1:2 htb {limit} prio 2 quantum {_MTU}"
+
+
+def _two_queues(interface: str, bits: int, burst_bytes: int) -> list[str]:
+    """Lines for `tc` that limit an interface, but for short packets."""
+    short = f"u32 match u16 0 0x{0xFFFF - (_SHORT_BYTES - 1):x} at 2"  # the length of a packet of IPv4
+    limit = bits * _QUEUE_MS // 8000 + burst_bytes
+    return [
+        f"qdisc add dev {interface} root handle 1: htb default 2",
+        f"class add dev {interface} parent 1: classid 1:1 htb rate 10gbit prio 1 quantum {_MTU}",
+        f"class add {_limited_class(interface, bits, burst_bytes)}",
+        f"qdisc add dev {interface} parent 1:2 handle 2: bfifo limit {limit}",
+        f"filter add dev {interface} parent 1: protocol ip prio 1 {short} flowid 1:1",
+    ]
 
 
 def throttle(lab: Lab, shares: Mapping[tuple[int, int], float], *, burst_bytes: int = BURST_BYTES) -> None:
@@ -266,7 +304,9 @@ def throttle(lab: Lab, shares: Mapping[tuple[int, int], float], *, burst_bytes: 
     for (node, other), (interface, _, _, bits) in ends.items():
         rate = max(1, round(bits * shares.get((node, other), 1.0)))
         limits.setdefault(node, []).append(
-            f"qdisc change dev {interface} root tbf rate {rate}bit burst {burst_bytes} latency {_QUEUE_MS}ms"
+            f"class change {_limited_class(interface, rate, burst_bytes)}"
+            if lab.acknowledgements_first
+            else f"qdisc change {_one_queue(interface, rate, burst_bytes)}"
         )
     for node, lines in limits.items():
         _batch(["tc", "-n", lab.namespace(node), "-batch", "-"], lines)
