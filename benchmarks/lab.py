@@ -125,11 +125,18 @@ def contenders(*, forced: bool) -> list[Contender]:
 
 @contextlib.contextmanager
 def standing(
-    name: str, topology: Topology, scale: Fraction, *, burst_bytes: int = BURST_BYTES
+    name: str,
+    topology: Topology,
+    scale: Fraction,
+    *,
+    burst_bytes: int = BURST_BYTES,
+    acknowledgements_first: bool = False,
 ) -> Iterator[Lab]:
     """A lab that is taken down at the end; if a run that was killed left one of this name, it is taken down first."""
     remove(name)
-    lab = build(name, draw(topology, scale), burst_bytes=burst_bytes)
+    lab = build(
+        name, draw(topology, scale), burst_bytes=burst_bytes, acknowledgements_first=acknowledgements_first
+    )
     try:
         yield lab
     finally:

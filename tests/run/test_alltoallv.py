@@ -261,3 +261,12 @@ def test_an_estimate_counts_the_busiest_nic() -> None:
     found = BlockExchange(engine, rates).estimate(counts, DataType.UINT8)
     assert (found.relays, found.seconds, found.seconds_directly) == (True, 0.002, 0.016)
     assert not BlockExchange(engine, rates, relays=False).estimate(counts, DataType.UINT8).relays
+
+
+def test_blocks_are_cut_by_the_time_that_nics_take() -> None:
+    """Even blocks of 64 KiB between eight ranks travel in pieces of 16 KiB, each a message."""
+    rates = rates_of(two_boxes(4))
+    counts = np.full((8, 8), (64 << 10) // 4, dtype=np.int64)
+    program = BlockExchange(numpy_engines(8)[3], rates).program(counts, DataType.FLOAT32)
+    # Links of a megabyte a second carry less than that in 200 us
+    assert (program.pieces, np.count_nonzero(program.peer >= 0)) == (4, 2 * 7 * 4)

@@ -1,7 +1,7 @@
 """Worker process of a sweep: `python -m coppice.tuning.worker SPEC`, started by the library's launcher.
 
 In each round every choice is timed right beside the default, in an order that changes from round to round. A time is
-that of the slowest rank, over as many calls as fill about a millisecond. Choices that look best of several are then
+that of the slowest rank, over as many calls as fill some milliseconds. Choices that look best of several are then
 timed in as many rounds again, which alone count: luck was among what made them look best. Rank 0 appends a line for
 each choice when a size is done, so that what was measured stays, whatever happens.
 """
@@ -24,7 +24,8 @@ from coppice.errors import CoppiceError
 from coppice.tuning.mpi_switch import DEPLOYED, Switch, open_switch
 from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
-_SAMPLE_S = 1e-3
+_SAMPLE_S = 20e-3
+"""Several turns of the scheduler, where ranks share cores."""
 _MOST_CALLS = 50
 _LAST_WORDS_S = 2.0
 _HOPELESS_ROUNDS = 3
@@ -134,7 +135,7 @@ def _measured(
             refusals[choice] = " ".join(str(error).split())[:200]
     default = switch.use(collective, None)
     call.start(default)
-    once = _timed(world, call, default, 1)
+    once = min(_timed(world, call, default, 1) for _ in range(3))
     calls = _agreed(world, switch, collective, max(1, min(_MOST_CALLS, int(_SAMPLE_S / max(once, 1e-7)))))
     alive = [choice for choice in choices if choice not in refusals]
     defaults: dict[LibraryChoice, list[float]] = {choice: [] for choice in alive}

@@ -182,9 +182,14 @@ class BlockExchange:
         return planned_blocks(self.rates, counts, least_saved=least)
 
 
-def program_of(planned: _core.AllToAllV, rank: int, counts: NDArray[np.int64], itemsize: int) -> RankProgram:
+def program_of(
+    planned: _core.AllToAllV,
+    rank: int,
+    counts: NDArray[np.int64],
+    piece: int,  # Elements of a piece of the longest block, at least
+) -> RankProgram:
     """Program of one rank of a planned exchange."""
-    columns = planned.program(rank, max(1, PIECE_BYTES // itemsize))
+    columns = planned.program(rank, piece)
     step, kind, peer, tag, buffer, offset, length, source, source_offset = columns[:9]
     predecessors_start, predecessors, given, wanted, scratch, pieces = columns[9:]
     return RankProgram(
