@@ -2,7 +2,7 @@
 
     python benchmarks/diagnosis_lab.py                       # 20 faults, 10 slow ranks, 20 healthy runs (Linux, root)
     python benchmarks/diagnosis_lab.py --cases 0:12          # some of the 50 runs
-    python benchmarks/diagnosis_lab.py --engine mpi
+    python benchmarks/diagnosis_lab.py --engine mpi --cases 0:10
     python benchmarks/diagnosis_lab.py --write               # rewrites the table of diagnosis.md from the runs so far
 
 A fault is a link in one direction, a NIC, a GPU, a box or the switch of a box that keeps 30% to 80% of its rate: the
@@ -40,11 +40,11 @@ from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_mpi, launch_ranks
 from coppice.run.lab.namespaces import Lab, build, remove, throttle
 from coppice.topology.operations import scale as scaled
-from lab import MPI_HOME, SLOW_BURST_BYTES, say, two_boxes
+from lab import SLOW_BURST_BYTES, mpi_launcher, mpi_variables, say, two_boxes
 from tables import Table, number, replace_generated
 
 HERE = Path(__file__).resolve().parent
-KEPT = Path(tempfile.gettempdir()) / "coppice-diagnosis-lab.json"
+ENGINES = ("torch", "mpi")
 NAME = "diagnosis"
 SCALE = Fraction(1, 10_000)
 FAULTS, RANKS, HEALTHY = 20, 10, 20
@@ -53,6 +53,11 @@ PERIOD_S = 0.1
 
 BUFFERS = ("net.ipv4.tcp_rmem=4096 32768 32768", "net.ipv4.tcp_wmem=4096 16384 32768")
 """What sockets hold."""
+
+
+def kept_in(engine: str) -> Path:
+    """Where the runs of an engine are kept."""
+    return Path(tempfile.gettempdir()) / f"coppice-diagnosis-lab-{engine}.json"
 
 
 def probes() -> ProbeDesign:
@@ -122,14 +127,20 @@ def run(chosen: slice, engine: str) -> dict[str, Any]:
         command = [
             *(sys.executable, str(HERE / "diagnosis_lab_rank.py"), name, str(len(planned))),
         ]
-        out = io.StringIO()
 
         def launch() -> None:
             if engine == "mpi":
-                launcher = str(MPI_HOME / "open-mpi" / "bin" / "mpirun")
-                launch_mpi(lab, "open-mpi", command, launcher=launcher, timeout_s=900)
+                launch_mpi(
+                    lab,
+                    "open-mpi",
+                    command,
+                    launcher=mpi_launcher("open-mpi"),
+                    environment=mpi_variables("open-mpi"),
+                    timeout_s=900,
+                    quiet=True,
+                )
             else:
-                launch_ranks(lab, command, timeout_s=900, out=out, err=io.StringIO())
+                launch_ranks(lab, command, timeout_s=900, out=io.StringIO(), err=io.StringIO())
 
         thread = threading.Thread(target=launch, daemon=True)
         thread.start()
@@ -208,7 +219,7 @@ def judged(number_: int, run_: dict[str, Any], design: ProbeDesign) -> Judged:
     )
 
 
-def table(found: dict[str, Any], design: ProbeDesign) -> Table:
+def table(found: dict[str, Any], design: ProbeDesign, engine: str) -> Table:
     """What was right, by kind of runs."""
     every = [
         judged(int(number_), each, design) for number_, each in sorted(found.items(), key=lambda e: int(e[0]))
@@ -236,7 +247,8 @@ def table(found: dict[str, Any], design: ProbeDesign) -> Table:
             )
         )
     return Table(
-        title=f"Eight ranks in the lab: {len(design.rounds)} rounds of probes, {design.flows} flows",
+        title=f"Eight ranks in the lab over {engine}: {len(design.rounds)} rounds of probes (none has fewer than "
+        f"{design.fewest}), {design.flows} flows",
         header=("runs", "right", "wrong above 90%", "alarms", "to measure"),
         rows=rows,
     )
@@ -248,18 +260,22 @@ def main() -> None:
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--cases", default=":", help="runs, as first:last")
-    parser.add_argument("--engine", choices=("torch", "mpi"), default="torch")
+    parser.add_argument("--engine", choices=ENGINES, default="torch")
     parser.add_argument("--write", action="store_true", help="rewrite the table of diagnosis.md")
     asked = parser.parse_args()
     first, _, last = asked.cases.partition(":")
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else {}
+    files = {engine: kept_in(engine) for engine in ENGINES}
+    kept = {name: json.loads(file.read_text()) for name, file in files.items() if file.exists()}
     if not asked.write:
-        kept |= run(slice(int(first or 0), int(last) if last else None), asked.engine)
-        KEPT.write_text(json.dumps(kept))
-    found = table(kept, probes())
-    print(found.text())
+        chosen = slice(int(first or 0), int(last) if last else None)
+        kept = {asked.engine: kept.get(asked.engine, {}) | run(chosen, asked.engine)}
+        files[asked.engine].write_text(json.dumps(kept[asked.engine]))
+    found = [table(each, probes(), engine) for engine, each in kept.items()]
+    print("\n".join(each.text() for each in found))
     if asked.write:
-        replace_generated(HERE / "diagnosis.md", "diagnosis_lab.py", found.markdown())
+        replace_generated(
+            HERE / "diagnosis.md", "diagnosis_lab.py", "\n".join(each.markdown() for each in found)
+        )
 
 
 if __name__ == "__main__":

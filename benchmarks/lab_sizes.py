@@ -51,7 +51,7 @@ KEPT = PAGE.with_suffix(".json")
 NETWORKS = ("two-boxes", "ring")
 SIZES = sizes_of("16K,256K,4M")
 FITTED = sizes_of("8K,32K,128K,512K,2M")
-SLOWER = 4
+SLOWER = 2
 """Links have this part of the usual rates, so that they take the time, not the two cores."""
 FITTED_WITH = {
     Collective.ALL_GATHER: ("ring", "bruck", "neighbor-exchange", FOREST),
@@ -265,7 +265,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=11)
+    parser.add_argument("--rounds", type=int, default=7)
     parser.add_argument("--only", action="append", choices=NETWORKS, help="may be repeated")
     parser.add_argument("--collective", action="append", choices=[each.value for each in COLLECTIVES])
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
