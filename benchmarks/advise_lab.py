@@ -247,7 +247,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=31)
+    parser.add_argument("--rounds", type=int, default=21)
     parser.add_argument(
         "--only", action="append", choices=tuple(parts()), help="name of a part; may be repeated"
     )

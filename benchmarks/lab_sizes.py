@@ -232,7 +232,8 @@ For each network and collective a time model is fitted to a few algorithms at 8,
 plans are made for the sizes of the table, and these, every algorithm of the catalogue that has routes, and gloo's own
 collective are timed in one run, round by round. A time is the median over the rounds of the slowest rank; "rounds" is
 by how much the slowest round of the plan was above its fastest one, "best other" how much more than the plan the
-fastest of all others took.
+fastest of all others took. Links have half the rates of those of lab.md and let {burst:,} bytes through at once after a
+rest; acknowledgements wait for no data.
 
 """
 
@@ -280,7 +281,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     models = [
         f"{row['network']}, {row['collective']}, {row['rounds']} rounds: {row['model']}" for row in rows
     ]
-    page = HEAD.format(machine=machine()) + table(cells, models).markdown()
+    page = HEAD.format(machine=machine(), burst=SLOW_BURST_BYTES) + table(cells, models).markdown()
     print(page)
     if options.write:
         PAGE.write_text(page)
