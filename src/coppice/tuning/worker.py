@@ -26,6 +26,8 @@ from coppice.tuning.records import LibraryChoice, TimedRun, append, reopen
 
 _SAMPLE_S = 20e-3
 """Several turns of the scheduler, where ranks share cores."""
+_ROOTED_SAMPLE_S = 1e-3
+"""Not so long where a root runs ahead of the others: what it sends meanwhile floods the network."""
 _MOST_CALLS = 50
 _LAST_WORDS_S = 2.0
 _HOPELESS_ROUNDS = 3
@@ -136,7 +138,8 @@ def _measured(
     default = switch.use(collective, None)
     call.start(default)
     once = min(_timed(world, call, default, 1) for _ in range(3))
-    calls = _agreed(world, switch, collective, max(1, min(_MOST_CALLS, int(_SAMPLE_S / max(once, 1e-7)))))
+    sample = _ROOTED_SAMPLE_S if collective.rooted else _SAMPLE_S
+    calls = _agreed(world, switch, collective, max(1, min(_MOST_CALLS, int(sample / max(once, 1e-7)))))
     alive = [choice for choice in choices if choice not in refusals]
     defaults: dict[LibraryChoice, list[float]] = {choice: [] for choice in alive}
     times: dict[LibraryChoice, list[float]] = {choice: [] for choice in alive}
