@@ -19,6 +19,7 @@ from coppice.simulation.models import model_of
 from coppice.topology.composition.compose import Host, compose, default_ports, repeated
 from coppice.topology.composition.fabric import SwitchFabric
 from coppice.topology.load import load
+from coppice.topology.operations import subset
 from coppice.topology.presets import preset
 from support.pages import coppice
 from support.shared_data import SHARED
@@ -46,6 +47,16 @@ def test_every_command_tells_one_pick(name: str, collective: Collective) -> None
         assert row.timeline.protocol == selected.cell.protocol.lower()
         if pick.algorithm == "nccl-ring":
             assert pick.time_us == row.time_us
+
+
+@pytest.mark.parametrize("ranks", [range(4), range(0, 16, 8), range(0, 16, 4)])
+def test_groups_of_a_job_are_advised_on_by_the_same_picks(ranks: range) -> None:
+    topology = preset("dgx-h100", boxes=2)
+    own = subset(topology, list(ranks))
+    advised = NcclState(topology=topology).of(list(ranks)).picks(Collective.ALL_REDUCE, SIZES)
+    for size in SIZES:
+        selected = select("nccl", "all_reduce", size, topology=own)
+        assert advised[size][0] == selected.cell
 
 
 def test_rings_and_trees_are_those_of_the_search() -> None:
