@@ -61,8 +61,8 @@ Times are those of the model `nccl-2.30` ([what it knows](simulation.md#models-w
 waits for whom, messages that queue for a link (first come, first served, cut-through), the fastest of NCCL's protocols
 with its latencies, 16 workers of a GPU that each handle one message at a time. **NCCL** is what NCCL 2.30, on AMD's
 GPUs RCCL, would choose by its own cost model, with its simulated time over that of the best algorithm: 1x is as good.
-What the model does not know: links have no latency of their own here (`python docs/clusters.py --link-latency 0.5 -o -` gives them
-some); adding takes no time; no congestion by others. Rates are nominal. Switches neither copy nor add.
+What the model does not know: links have no latency of their own here (`python docs/clusters.py --link-latency 0.5 -o -`
+gives them some); adding takes no time; no congestion by others. Rates are nominal. Switches neither copy nor add.
 """
 
 
