@@ -3,8 +3,8 @@
     python benchmarks/faults.py                        # all
     python benchmarks/faults.py --pairs 100 --seed 1   # fewer pairs
     python benchmarks/faults.py --only 'dgx*' --collective all_gather
-    python benchmarks/faults.py --write                # rewrites the tables of faults.md
-    python benchmarks/faults.py --large                # faults of 1,024 GPUs (all-gather)
+    python benchmarks/faults.py --write                # rewrites the rows of faults.md, each as it is done
+    python benchmarks/faults.py --large                # instead: faults of 1,024 GPUs
 
 A fault is a link lost or at half rate, in both directions or in one, or a node lost or at half rate. Faults that a
 symmetry of the cluster turns into each other are looked at once, and counted as many times as there are.
@@ -14,10 +14,11 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import random
 import statistics
 from collections import Counter
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import NamedTuple
@@ -128,23 +129,9 @@ class Tally:
         )
 
 
-def large() -> Table:
+def large(collectives: Sequence[str], finished: Callable[[Table], None]) -> Table:
     """Faults of 128 DGX H100 on rails, without and with spines: the time from the old plan to a verified new one."""
-    table = Table(
-        title="1,024 GPUs: all-gather of 128 DGX H100 on rails",
-        header=(
-            *(
-                "fabric",
-                "fault",
-                "plan",
-                "verify",
-                "below the optimum",
-                "highest before",
-                "highest now",
-                "how",
-            ),
-        ),
-    )
+    table = Table(title="1,024 GPUs", header=LARGE_HEADER)
     fabrics = {
         "a switch for each rail": (coppice.load("dgx-h100", boxes=128), "rail0"),
         "leaves of 16 boxes, 8 spines": (
@@ -152,11 +139,12 @@ def large() -> Table:
             "rail0/leaf0",
         ),
     }
-    for fabric, (whole, leaf) in fabrics.items():
-        plan = coppice.plan(whole, "all_gather", ring=False)
+    for collective, (fabric, (whole, leaf)) in itertools.product(collectives, fabrics.items()):
+        plan = coppice.plan(whole, collective, ring=False)
         faults = [
             Fault(("box0/gpu0", leaf), "lost"),
             Fault(("box0/gpu0", leaf), "slow"),
+            Fault(("box0/gpu0", leaf), "slow one way"),
             Fault(("box0/gpu0", "box0/nvswitch"), "lost"),
             Fault(("box0/gpu0", "box0/nvswitch"), "slow"),
             Fault(("box0/gpu0",), "lost"),
@@ -172,6 +160,7 @@ def large() -> Table:
             table.rows.append(
                 (
                     fabric,
+                    collective,
                     f"{' - '.join(fault.names)} {fault.kind}",
                     f"{number(1e3 * found.seconds)} ms",
                     f"{number(1e3 * found.verify_seconds)} ms",
@@ -181,6 +170,7 @@ def large() -> Table:
                     found.how,
                 )
             )
+            finished(table)
     return table
 
 
@@ -188,6 +178,30 @@ HEADER = (
     *("cluster", "collective", "faults", "cut off", "at the optimum", "at most twice as high"),
     *("highest", "median", "longest", "looked at"),
 )
+LARGE_HEADER = (
+    *("fabric", "collective", "fault", "plan", "verify", "below the optimum", "highest before"),
+    *("highest now", "how"),
+)
+PAGE = HERE / "faults.md"
+KEYS = {"Every single fault": 2, "Pairs of faults": 2, "1,024 GPUs": 3}
+"""Tables of the page, with the columns that name a row."""
+
+
+def write(table: Table) -> None:
+    """Put the rows of a table on the page, in the place of those of the same names; the others stay."""
+    every = {
+        title: Table(title=title, header=LARGE_HEADER if title == "1,024 GPUs" else HEADER) for title in KEYS
+    }
+    old = PAGE.read_text()
+    for title, known in every.items():
+        _, _, section = old.partition(f"### {title}\n")
+        lines = itertools.takewhile(lambda line: not line.startswith(("###", "<!--")), section.splitlines())
+        cells = [tuple(line[2:-2].split(" | ")) for line in lines if line.startswith("| ")]
+        named = {row[: KEYS[title]]: row for row in cells[2:] if len(row) == len(known.header)}
+        if title == table.title:
+            named |= {row[: KEYS[title]]: row for row in table.rows}
+        known.rows += named.values()
+    replace_generated(PAGE, "faults.py", "\n".join(each.markdown() for each in every.values() if each.rows))
 
 
 def main() -> None:
@@ -201,15 +215,19 @@ def main() -> None:
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="*", metavar="PATTERN", help="clusters, as a shell pattern")
     parser.add_argument("--collective", choices=COLLECTIVES, action="append", help="may be repeated [all]")
-    parser.add_argument("--write", action="store_true", help="rewrite the tables of faults.md")
+    parser.add_argument(
+        "--write", action="store_true", help="rewrite the rows of faults.md, each as it is done"
+    )
     parser.add_argument("--large", action="store_true", help="instead: faults of 1,024 GPUs")
     asked = parser.parse_args()
     if asked.large:
-        large().show(Console(width=240))
+        large(asked.collective or COLLECTIVES, write if asked.write else lambda _: None).show(
+            Console(width=240)
+        )
         return
     draw = random.Random(asked.seed)
     one = Table(title="Every single fault", header=HEADER)
-    two = Table(title=f"{asked.pairs} pairs of faults", header=HEADER)
+    two = Table(title="Pairs of faults", header=HEADER)
     each_way = asked.pairs // (len(CLUSTERS) * len(COLLECTIVES))
     for name, made in CLUSTERS.items():
         if not fnmatch.fnmatch(name, asked.only):
@@ -245,10 +263,11 @@ def main() -> None:
                     continue
                 tally.add(plan, now, 1)
             two.rows.append(tally.row(name, collective))
+            if asked.write:
+                write(one)
+                write(two)
     for table in (one, two):
         table.show(Console(width=240))
-    if asked.write and asked.only == "*" and not asked.collective:
-        replace_generated(HERE / "faults.md", "faults.py", one.markdown() + "\n" + two.markdown())
 
 
 if __name__ == "__main__":

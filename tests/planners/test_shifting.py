@@ -18,12 +18,13 @@ from coppice.planners.forest import after_fault
 from coppice.planners.forest.after_fault import LOSSY, WANTED, Mending, forest_after_fault
 from coppice.planners.forest.damage import Damaged, damaged_by
 from coppice.planners.forest.planner import alike_forest, plan_forest
-from coppice.planners.forest.shift_program import TreeClasses, looks
+from coppice.planners.forest.shift_program import TreeClasses
 from coppice.planners.forest.shifting import Shifting
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.plan import Plan
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_links, remove_nodes, scale_nodes, set_link_rate
+from coppice.topology.symmetry import looks
 
 PHASED = (Collective.ALL_GATHER, Collective.REDUCE_SCATTER, Collective.ALL_REDUCE)
 

@@ -163,9 +163,9 @@ def symmetry_for_programs(topology: Topology) -> Symmetry | None:
     """Automorphism group that shrinks the linear programs, where the search for it pays."""
     if topology.num_links < LARGE:
         return None
-    from coppice.topology.symmetry import find_symmetry
+    from coppice.topology.symmetry import remaining_symmetry
 
-    symmetry = find_symmetry(topology)
+    symmetry = remaining_symmetry(topology)
     return symmetry if symmetry.order > 1 else None
 
 

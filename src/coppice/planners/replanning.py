@@ -1,15 +1,17 @@
 """Plan a collective after faults from the plan of the whole network, at the exact optimum of what is left.
 
-Ways are tried from the one that changes least on: the trees as :func:`coppice.repair` moves them; the trees of the
-given plan, mended and with other weights, so that the links are filled exactly
-(:mod:`coppice.planners.forest.after_fault`); and a plan from nothing. The first that reaches the optimum with trees at
-most twice as high as before is taken, and otherwise the fastest, of equals the lowest.
+Ways are tried from the one that changes least on: the trees as :func:`coppice.repair` moves them; low trees from the
+symmetry that faults leave (:mod:`coppice.planners.forest.orbit_trees`); the trees of the given plan, mended and with
+other weights, so that the links are filled exactly (:mod:`coppice.planners.forest.after_fault`); and a plan from
+nothing. The optimum of an all-reduce often has other shares of the data at the roots than before, which changes all
+trees: then symmetry is tried first. The first that reaches the optimum with trees at most twice as high as before is
+taken, and otherwise the fastest, of equals the lowest.
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from typing import TYPE_CHECKING, Any
@@ -23,6 +25,7 @@ from coppice.display import Brief, Shown
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.choice import PlannerOptions, make_body
 from coppice.planners.forest.after_fault import forest_from
+from coppice.planners.forest.orbit_trees import orbit_trees
 from coppice.planners.forest.repairing import (
     TALLER,
     fault_of,
@@ -43,7 +46,12 @@ from coppice.topology.operations import slower_both_ways
 if TYPE_CHECKING:
     from coppice.outputs.shapes.planning import ReplannedJson
 
-REPAIRED, REWEIGHTED, ANEW = "trees moved", "trees moved and reweighted", "planned anew"
+REPAIRED, REGROWN, REWEIGHTED, ANEW = (
+    "trees moved",
+    "trees grown by symmetry",
+    "trees moved and reweighted",
+    "planned anew",
+)
 """How plans are found, in the order in which that is tried."""
 
 
@@ -56,7 +64,7 @@ class Replanned(Shown, Bandwidths):
     plan: Plan  # The plan on the network as it is now, with the bound of that
     report: Report  # Result of the verifier
     max_height: int | None  # Hops of its highest tree; None where it has no trees
-    how: str  # How it was found: trees moved, trees moved and reweighted, or planned anew
+    how: str  # How it was found, in words: :data:`REPAIRED`, :data:`REGROWN`, :data:`REWEIGHTED` or :data:`ANEW`
     # Time per shard with all trees as they were; None where a lost link or GPU breaks some, or there are none
     unmoved: Fraction | None
     seconds: float  # Processor time from the old plan to the new one, without verifying it
@@ -185,7 +193,12 @@ def replan_after_faults(plan: Any, topology: Any) -> Replanned:
         and bool((where[forest.tree_root] < now.num_nodes).any())
     ):
         combined = bound.combined
-        if combined is not None and combined.rate == 1 / best:
+        tallest = TALLER * int(tree_heights(forest).max())
+        moves_roots = combined is not None and combined.rate == 1 / best
+        if moves_roots and (grown := _regrown(problem, best, tallest)) is not None:
+            unmoved = unmoved_inv_rate(given, now)
+            keep(_plan(given, problem, bound, grown), REGROWN)
+        if combined is not None and moves_roots and not enough():
             at_rates = repaired_at_rates(given, now, best=best, root_rates=combined.root_rates)
             if at_rates is not None:
                 unmoved = unmoved_inv_rate(given, now)
@@ -194,8 +207,10 @@ def replan_after_faults(plan: Any, topology: Any) -> Replanned:
             moved, figures = repaired_plan(given, now, best=best)
             unmoved = figures["unmoved"]
             keep(replace(moved, bound=bound), REPAIRED)
-        for tallest in (TALLER * int(tree_heights(forest).max()), None):
-            if not enough() and (fitted := _reweighted(forest, problem, best, tallest)) is not None:
+        if not moves_roots and not enough() and (grown := _regrown(problem, best, tallest)) is not None:
+            keep(_plan(given, problem, bound, grown), REGROWN)
+        for most in (tallest, None):
+            if not enough() and (fitted := _reweighted(forest, problem, best, most)) is not None:
                 keep(_plan(given, problem, bound, fitted), REWEIGHTED)
     if not enough():
         choice = PlannerOptions.of(problem)
@@ -250,23 +265,36 @@ def _plan(given: Plan, problem: Problem, bound: Bound, body: Any, planner: str =
     )
 
 
+def _regrown(problem: Problem, best: Fraction, tallest: int) -> Forest | None:
+    """Low trees from the symmetry that the faults leave; None where that was not found."""
+    for posed in _posed(problem, best):
+        if (found := orbit_trees(posed, best, tallest=tallest)) is not None:
+            return replace(found, topology=problem.topology)
+    return None
+
+
 def _reweighted(forest: Forest, problem: Problem, best: Fraction, tallest: int | None) -> Forest | None:
     """The given trees, mended and at weights that fill the links exactly; None where that was not found."""
     if problem.root is not None or problem.weights is not None or not best:
         return None
     whole = expanded(forest)
-    ways: list[Callable[[], Problem]] = [lambda: problem]
-    if not is_even_both_ways(problem.topology):
-        # A fault in one direction often costs nothing more where it is taken for one in both.
-        ways.insert(0, lambda: replace(problem, topology=slower_both_ways(problem.topology)))
-    for way in ways:
+    for posed in _posed(problem, best):
         try:
-            posed = way()
-            if posed is not problem and reachable(bound_of(posed)) != best:
-                continue
             found = forest_from(whole, posed, best, tallest=tallest)
         except UnreachableError:
             continue
         if found is not None:
             return replace(found, topology=problem.topology)
     return None
+
+
+def _posed(problem: Problem, best: Fraction) -> Iterator[Problem]:
+    """The problem with faults in one direction taken for faults in both, where that costs nothing; then as it is."""
+    if not is_even_both_ways(problem.topology):
+        try:
+            less = replace(problem, topology=slower_both_ways(problem.topology))
+            if reachable(bound_of(less)) == best:
+                yield less
+        except UnreachableError:
+            pass
+    yield problem

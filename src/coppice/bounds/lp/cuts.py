@@ -137,12 +137,13 @@ class CutProgram(Brief):
                 rows.append(_row(columns, np.ones(len(columns)), int(capacity[orbit])))
         self._program.add_rows(rows)
         everything = np.arange(topology.num_nodes)
+        likely = self._unlike(self.likely)
         for phase, kind in enumerate(self.phases):
-            for v in np.flatnonzero(kind.spanned):
-                self._add_cut(phase, np.array([v]))
-            for v in np.flatnonzero(self.group >= 0):
-                self._add_cut(phase, np.delete(everything, v))
-            for nodes in self.likely:
+            for nodes in self._unlike([np.array([v]) for v in np.flatnonzero(kind.spanned)]):
+                self._add_cut(phase, nodes)
+            for nodes in self._unlike([np.array([v]) for v in np.flatnonzero(self.group >= 0)]):
+                self._add_cut(phase, np.delete(everything, nodes))
+            for nodes in likely:
                 for side in (nodes, np.delete(everything, nodes)):
                     if kind.spanned[side].any():
                         self._add_cut(phase, side)
@@ -320,6 +321,17 @@ class CutProgram(Brief):
         self._cut_of_row[len(self._program.rows)] = (phase, tuple(np.sort(sinks).tolist()))
         self._program.add_rows([row])
         return True
+
+    def _unlike(self, sets: Sequence[NDArray[np.integer]]) -> Sequence[NDArray[np.integer]]:
+        """Sets of nodes, where links share variables one of those that hold as many nodes of each group: as guesses."""
+        if self.link_orbit is None:
+            return sets
+        found: dict[bytes, NDArray[np.integer]] = {}
+        for nodes in sets:
+            members = self.group[nodes]
+            counts = np.bincount(members + 1, minlength=self._groups + 1)
+            found.setdefault(counts.tobytes(), nodes)
+        return list(found.values())
 
     def _is_new(self, row: Constraint) -> bool:
         """Whether no equal row was asked about before."""

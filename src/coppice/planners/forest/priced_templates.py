@@ -42,7 +42,7 @@ what every link costs by its rate, as prices alone lead from one extreme to the 
 
 _STEEPEST = 1e30
 
-_Tree = tuple[tuple[int, ...], ...]
+GrownTree = tuple[tuple[int, ...], ...]
 """The links of each edge, from parent to child, in the order in which the tree reaches its ranks."""
 
 
@@ -61,8 +61,8 @@ def priced_templates(network: Network, best: Fraction, symmetry: Symmetry) -> Pa
     usual /= usual.max()
     roots = [node for node in symmetry.representatives.tolist() if topology.rank[node] >= 0]
     prices, manners = usual, list(MANNERS)
-    grower = _Grower(network)
-    trees: dict[_Tree, int] = {}  # and their roots
+    grower = TreeGrower(network)
+    trees: dict[GrownTree, int] = {}  # and their roots
     carried: list[NDArray[np.int64]] = []  # by all images of a tree together, on links of each kind
     for _ in range(min(MOST_ROUNDS, MOST_WORK // (len(roots) * topology.num_links))):
         known = len(trees)
@@ -81,9 +81,9 @@ def priced_templates(network: Network, best: Fraction, symmetry: Symmetry) -> Pa
                     carried.append(symmetry.order * np.bincount(kind[links], minlength=len(alike)))
             if len(trees) == known:
                 del manners[0]
-        found = _weights(
-            np.array(carried), list(trees.values()), capacity, alike, topology.denominator / best
-        )
+        of_root = np.array(list(trees.values()))
+        rates = [(np.flatnonzero(of_root == root), topology.denominator / best) for root in roots]
+        found = least_overload(np.array(carried), rates, capacity * alike, alike)
         if found is None:
             return None
         weights, prices = found
@@ -93,7 +93,7 @@ def priced_templates(network: Network, best: Fraction, symmetry: Symmetry) -> Pa
     return None
 
 
-class _Grower:
+class TreeGrower:
     """Grows single trees where links have prices."""
 
     def __init__(self, network: Network) -> None:
@@ -106,8 +106,17 @@ class _Grower:
         self.src: list[int] = topology.src.tolist()
         self.ranks = topology.num_ranks
 
-    def grow(self, root: int, price: Sequence[float], steepness: float) -> _Tree | None:
-        """A tree to which the next rank is always the one with the cheapest way; None where it does not reach all."""
+    def grow(
+        self, root: int, price: Sequence[float], steepness: float, tallest: int | None = None
+    ) -> GrownTree | None:
+        """A tree to which the next rank is always the one with the cheapest way; None where it does not reach all.
+
+        Args:
+            root: Its root.
+            price: Of each link.
+            steepness: How many times as much a way costs one hop further from the root.
+            tallest: Hops from the root at most; None is any number.
+        """
         depth = {root: 0}
         way: dict[
             int, tuple[float, int, int]
@@ -136,18 +145,25 @@ class _Grower:
                 path.append(way[at][2])
             tree.append(tuple(path[::-1]))
             depth[node] = start + 1
-            offer(node, 0.0, start + 1)
+            if tallest is None or start + 1 < tallest:
+                offer(node, 0.0, start + 1)
         return tuple(tree) if len(depth) == self.ranks else None
 
 
-def _weights(
+def least_overload(
     carried: NDArray[np.int64],
-    root: Sequence[int],
+    rates: Sequence[tuple[NDArray[np.int64], Fraction]],
     capacity: NDArray[np.int64],
     alike: NDArray[np.int64],
-    rate: Fraction,
 ) -> tuple[list[Fraction], NDArray[np.float64]] | None:
-    """Weights of trees, in capacity units, with least overload; and the price of each kind of link, 0 if all fits."""
+    """Weights of trees, in capacity units, with least overload; and the price of each kind of link, 0 if all fits.
+
+    Args:
+        carried: How often a unit of weight of each tree (rows) loads links of each kind (columns).
+        rates: Trees whose weights have a given sum, with that.
+        capacity: Of all links of each kind together.
+        alike: Links of each kind.
+    """
     trees, kinds = carried.shape
     program = LinearProgram([0] * trees + (-alike).tolist(), [None] * (trees + kinds))
     for kind in range(kinds):
@@ -157,14 +173,15 @@ def _weights(
                 Constraint(
                     column=np.append(some, trees + kind).astype(np.int32),
                     value=np.append(carried[some, kind], -alike[kind]),
-                    bound=int(capacity[kind] * alike[kind]),
+                    bound=int(capacity[kind]),
                 )
             ]
         )
-    for each in sorted(set(root)):
-        mine = np.array([tree for tree in range(trees) if root[tree] == each], dtype=np.int32)
-        value = np.full(len(mine), rate.denominator, dtype=np.int64)
-        program.add_rows([Constraint(column=mine, value=value, bound=rate.numerator, equal=True)])
+    for some, rate in rates:
+        value = np.full(len(some), rate.denominator, dtype=np.int64)
+        program.add_rows(
+            [Constraint(column=some.astype(np.int32), value=value, bound=rate.numerator, equal=True)]
+        )
     exact = program.exact_vertex() if program.solve() is not None else None
     if exact is None:
         return None
@@ -173,7 +190,7 @@ def _weights(
     return exact.values[:trees], np.array([float(each) for each in exact.multipliers[:kinds]])
 
 
-def _spread(tree: _Tree, root: int, network: Network, symmetry: Symmetry) -> list[tuple[int, ...]]:
+def _spread(tree: GrownTree, root: int, network: Network, symmetry: Symmetry) -> list[tuple[int, ...]]:
     """The same tree with edges that leave one switch shared among all parents as deep, whose links to it are alike.
 
     Each rank takes the parent that is nearest in the group. From any root that is the same step, so few trees differ.
@@ -204,7 +221,7 @@ def _spread(tree: _Tree, root: int, network: Network, symmetry: Symmetry) -> lis
 
 
 def _packed(
-    network: Network, trees: dict[_Tree, int], weights: Sequence[Fraction], symmetry: Symmetry
+    network: Network, trees: dict[GrownTree, int], weights: Sequence[Fraction], symmetry: Symmetry
 ) -> PackedTrees:
     """The trees that have a weight, in whole units."""
     src, dst = network.topology.src, network.topology.dst

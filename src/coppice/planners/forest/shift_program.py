@@ -18,7 +18,7 @@ from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.planners.forest.reweighting import LinkUses
 from coppice.rows import offsets
 from coppice.schedule.forest import Forest
-from coppice.topology.model import Topology
+from coppice.topology.symmetry import looks
 
 MOST_LOOKS = 32
 """Looks of roots that are told apart at most."""
@@ -43,7 +43,7 @@ class TreeClasses:
     @classmethod
     def of(cls, forest: Forest) -> TreeClasses:
         """The classes of a forest's trees."""
-        look = looks(forest.topology)
+        look = looks(forest.topology, most=MOST_LOOKS)
         order = np.lexsort((np.arange(forest.num_trees), forest.tree_phase, forest.tree_root))
         root, phase = forest.tree_root[order], forest.tree_phase[order]
         new = np.append(True, (np.diff(root) != 0) | (np.diff(phase) != 0))
@@ -52,34 +52,6 @@ class TreeClasses:
         each[order] = np.minimum(place, MOST_TREES - 1)
         keys = np.stack([look[forest.tree_root], forest.tree_phase.astype(np.int64), each])
         return cls(number=np.unique(keys, axis=1, return_inverse=True)[1].reshape(-1), look=look)
-
-
-def looks(topology: Topology) -> NDArray[np.int64]:
-    """How nodes look from the network around them: colours refined while ranks have few of them.
-
-    Examples:
-        >>> from coppice.topology.operations import set_link_rate
-        >>> from coppice.topology.presets import preset
-        >>> slow = set_link_rate(preset("ring", gpus=6), "gpu0", "gpu1", "50%")
-        >>> looks(slow)[slow.rank_nodes].tolist()
-        [2, 2, 0, 1, 1, 0]
-    """
-    draw = np.random.default_rng(0)
-    rate = np.unique(topology.capacity, return_inverse=True)[1]
-    label = draw.random((2, int(rate.max(initial=0)) + 1)) + 1
-    look = np.unique(topology.kind.astype(np.int64) * 2 + (topology.rank >= 0), return_inverse=True)[1]
-    while True:
-        value = draw.random(int(look.max(initial=0)) + 1)
-        seen = np.zeros(topology.num_nodes)
-        for here, there, labels in (
-            (topology.src, topology.dst, label[0]),
-            (topology.dst, topology.src, label[1]),
-        ):
-            seen += np.bincount(here, weights=value[look[there]] * labels[rate], minlength=topology.num_nodes)
-        finer = np.unique(np.stack([look, np.round(seen, 9)]), axis=1, return_inverse=True)[1].reshape(-1)
-        if len(np.unique(finer[topology.rank_nodes])) > MOST_LOOKS or finer.max() == look.max():
-            return np.asarray(look, dtype=np.int64)
-        look = finer
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)

@@ -108,7 +108,7 @@ class CallTimes:
         return ratio if ratio >= LEAST and rank_sum(newest, first) < CHANCE else 1.0
 
     def forget(self) -> None:
-        """Begin anew: what comes now is usual, whatever the simulation says."""
+        """Begin anew: what comes now is usual, whatever is simulated."""
         self._calls.clear()
         self._usual.clear()
         self._newest.clear()

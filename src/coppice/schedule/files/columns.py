@@ -141,10 +141,10 @@ def symmetry_columns(symmetry: Symmetry) -> dict[str, Any]:
     return {"orders": list(symmetry.orders), "generators": symmetry.generators.tolist()}
 
 
-def read_symmetry(topology: Topology, columns: SymmetryColumns, where: str) -> Symmetry:
-    """Read the group of a file and check that it preserves the topology."""
+def read_symmetry(topology: Topology, columns: SymmetryColumns, where: str, *, free: bool = True) -> Symmetry:
+    """Read the group of a file and check that it preserves the topology, and acts freely on ranks where it has to."""
     try:
-        return symmetry_of(topology, columns.orders, columns.generators)
+        return symmetry_of(topology, columns.orders, columns.generators, free=free)
     except CheckError as error:
         raise InputError(f"expected a symmetry of the topology at {where}.symmetry: {error}") from None
 

@@ -116,7 +116,7 @@ def read_proof(topology: Topology, row: ProofRow, where: str) -> CutFamily | Lin
         return LinkLengths(inv_rate=inv_rate, length=_lengths(topology, row.lengths, f"{where}.lengths"))
     if row.cuts is None or row.lengths is not None:
         raise InputError(f"expected either cuts or lengths at {where}, found neither or both: plan again.")
-    symmetry = None if row.symmetry is None else read_symmetry(topology, row.symmetry, where)
+    symmetry = None if row.symmetry is None else read_symmetry(topology, row.symmetry, where, free=False)
     return CutFamily(
         inv_rate=inv_rate,
         cuts=_cuts(topology, row.cuts, f"{where}.cuts"),

@@ -236,7 +236,7 @@ class _Dual:
         topology = problem.topology
         group = None if proof.symmetry is None or not proof.symmetry.orders else proof.symmetry
         if group is not None:
-            check_symmetry(topology, group)
+            check_symmetry(topology, group, free=False)
         rows: list[WeightedCut | NodePotential] = [*proof.cuts, *proof.potentials]
         _check_weights(problem, rows)
         unit = lcm(*(w.denominator for row in rows for w in (row.broadcast, row.reduce)))
