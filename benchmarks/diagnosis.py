@@ -4,7 +4,7 @@
     python benchmarks/diagnosis.py --faults 100     # fewer faults
     python benchmarks/diagnosis.py --only 'dgx-h100 x 128*'
     python benchmarks/diagnosis.py --seed 1000000   # other faults and noise, which nothing was tuned on
-    python benchmarks/diagnosis.py --write          # rewrites the table of diagnosis.md
+    python benchmarks/diagnosis.py --write          # rewrites the rows of diagnosis.md, each as it is done
 
 Rates are those of max-min fairness on the links as they are, with a noise of 3% (a logarithm's standard deviation); the
 part is drawn from all that probes can see, and keeps 30% to 80% of its rate. Right is the part itself, or one that no
@@ -15,6 +15,7 @@ from __future__ import annotations
 
 import argparse
 import fnmatch
+import itertools
 import time
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,23 @@ def row(name: str, made: Callable[[], Topology], faults: int, seed: int) -> tupl
     )
 
 
+HEADER = (
+    *("cluster", "ranks", "rounds", "fewest", "parts", "alike", "not seen", "to design"),
+    *("right", "wrong above 90%", "alarms in health", "to infer"),
+)
+
+
+def write(table: Table) -> None:
+    """Put the rows of the table on the page, in the place of those of the same clusters; the others stay."""
+    page = HERE / "diagnosis.md"
+    _, _, section = page.read_text().partition(f"### {table.title}\n")
+    lines = itertools.takewhile(lambda line: not line.startswith("<!--"), section.splitlines())
+    cells = [tuple(line[2:-2].split(" | ")) for line in lines if line.startswith("| ")]
+    rows = {each[0]: each for each in [*cells[2:], *table.rows]}
+    known = Table(title=table.title, header=HEADER, rows=[rows[name] for name in CLUSTERS if name in rows])
+    replace_generated(page, "diagnosis.py", known.markdown())
+
+
 def main() -> None:
     """Run the benchmark."""
     parser = argparse.ArgumentParser(
@@ -98,22 +116,18 @@ def main() -> None:
     parser.add_argument("--faults", type=int, default=1000)
     parser.add_argument("--seed", type=int, default=0)
     parser.add_argument("--only", default="*", metavar="PATTERN", help="clusters, as a shell pattern")
-    parser.add_argument("--write", action="store_true", help="rewrite the table of diagnosis.md")
-    asked = parser.parse_args()
-    table = Table(
-        title="Simulated faults",
-        header=(
-            *("cluster", "ranks", "rounds", "fewest", "parts", "alike", "not seen", "to design"),
-            *("right", "wrong above 90%", "alarms in health", "to infer"),
-        ),
+    parser.add_argument(
+        "--write", action="store_true", help="rewrite the rows of diagnosis.md, each as it is done"
     )
+    asked = parser.parse_args()
+    table = Table(title="Simulated faults", header=HEADER)
     for name, made in CLUSTERS.items():
         if fnmatch.fnmatch(name, asked.only):
             faults = max(1, asked.faults // 50) if name == LARGEST else asked.faults
             table.rows.append(row(name, made, faults, asked.seed))
+            if asked.write:
+                write(table)
     table.show(Console())
-    if asked.write and asked.only == "*":
-        replace_generated(HERE / "diagnosis.md", "diagnosis.py", table.markdown())
 
 
 if __name__ == "__main__":
