@@ -15,6 +15,7 @@ from coppice.run.engines.datatype import DataType
 from coppice.topology.model import Link, Node, NodeKind, Topology
 
 KINDS = ("even", "heavy tails", "hot", "sparse", "empty ranks", "nothing")
+PATIENCE_S = 900  # of a rank that another one may have to wait for, on a machine with other work
 TYPES = (DataType.UINT8, DataType.INT32, DataType.FLOAT32, DataType.INT64, DataType.FLOAT64)
 
 
@@ -95,7 +96,7 @@ class UnequalCall:
             exchange = BlockExchange(engine, self.rates())
             agreed = exchange.counts(sent, None if self.seed % 7 == 0 else received, dtype)
             at_once()
-            exchange.carry_out(agreed, given, found, dtype=dtype, timeout_s=60)
+            exchange.carry_out(agreed, given, found, dtype=dtype, timeout_s=PATIENCE_S)
         wrong = int((found != wanted).sum())
         return f"{self}: {wrong} of {len(wanted)} elements are wrong on rank {rank}" if wrong else ""
 
