@@ -75,7 +75,8 @@ def joined(
     columns: dict[str, Any] = {
         each.name: _column(parts, each.name, shift.get(each.name))
         for each in fields(Messages)
-        if each.name not in ("topology", "routes", "after_start", "due_us", "overhead_us", "sent_share", "job")
+        if each.name
+        not in ("topology", "routes", "after_start", "due_us", "overhead_us", "sent_share", "job")
     }
     messages = Messages(
         topology=cluster,
