@@ -42,6 +42,8 @@ from tuning import two_boxes
 TABLE = Path(__file__).with_name("advise_lab.md")
 KIB = 1 << 10
 WITHIN, LOSS, CHANCE = 0.2, 0.03, 0.05
+SWEPT, SIMULATED = 21, 17
+"""Rounds of parts."""
 
 
 def line_of_boxes() -> Topology:
@@ -230,13 +232,14 @@ HEAD = """# Advice in use
 What `coppice advise --write` says it brings to Open MPI and MPICH, and what it brings with its files in use, in a lab
 of network namespaces (`coppice lab`): two boxes of three ranks on a cable of half the rate of a rank, and three boxes
 of two in a line, 640 Mbit/s a rank (160 where all is simulated). Regenerate with
-`sudo python benchmarks/advise_lab.py --rounds {rounds} --write` (Linux, root). {machine}
+`sudo python benchmarks/advise_lab.py --write` (Linux, root). {machine}
 
 "Said": gain of the row of `coppice advise`, 1 where it says that nothing is to be changed. "In use": the default's time
-over the time with the files, {rounds} pairs one right after the other, the median; then its 95% interval, and how far
-it is from what was said. "From": what `advise` went by, a sweep of {rounds} rounds before, or simulation alone.
-"Spread": how far the quartiles of the default's times are apart: ranks that poll share two cores. Every row is of the
-one run that its part had.
+over the time with the files, {swept} pairs one right after the other ({simulated} where all is simulated), the median;
+then its 95% interval, and how far it is from what was said. "From": what `advise` went by, a sweep of {swept} rounds
+before, or simulation alone. "Spread": how far the quartiles of the default's times are apart: ranks that poll share two
+cores, so that calls of few bytes, of which nothing is to be changed either, differ from themselves. Every row is of one
+run, the only one that ended with this harness.
 
 | part | call | default, ms | advice | from | said | in use | interval | off | spread |
 |---|---|---|---|---|---|---|---|---|---|
@@ -247,7 +250,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=21)
+    parser.add_argument("--rounds", type=int, help=f"default: {SWEPT}, or {SIMULATED} where all is simulated")
     parser.add_argument(
         "--only", action="append", choices=tuple(parts()), help="name of a part; may be repeated"
     )
@@ -257,11 +260,14 @@ def main(arguments: Sequence[str] | None = None) -> int:
     options = parser.parse_args(arguments)
     signal.signal(signal.SIGTERM, signal.default_int_handler)  # the lab is taken down then, too
     known = parts()
-    head = HEAD.format(rounds=options.rounds, machine=f"{machine()}.")
+    head = HEAD.format(
+        swept=options.rounds or SWEPT, simulated=options.rounds or SIMULATED, machine=f"{machine()}."
+    )
     found = rows_by_network(TABLE) if options.write and options.only else {}
     failed = 0
     for name in options.only or known:
-        made = list(lines(name, known[name], options.rounds))
+        part = known[name]
+        made = list(lines(name, part, options.rounds or (SWEPT if part.swept else SIMULATED)))
         found[name] = "".join(line for line, _ in made)
         failed += sum(call.slower or not call.right for _, call in made)
         if options.write:  # after every part: what was measured is not lost
