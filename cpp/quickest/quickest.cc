@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <queue>
 #include <stdexcept>
 
@@ -111,6 +112,75 @@ std::vector<std::int64_t> distances_to(const TimedNetwork& network, Vertex sink)
     }
   }
   return found;
+}
+
+/// The only vertex with a supply, or none.
+std::optional<Vertex> only_source(std::span<const double> supply, Vertex sink) {
+  std::optional<Vertex> found;
+  for (Vertex v = 0; v < static_cast<Vertex>(supply.size()); ++v) {
+    if (v == sink || supply[v] == 0) continue;
+    if (found) return std::nullopt;
+    found = v;
+  }
+  return found;
+}
+
+/// Whether one source can send so much to the sink by `time`. A flow that is repeated for as long as its paths allow
+/// sends time * value - cost; the best one is built along shortest residual paths (Ford and Fulkerson, 1958). False
+/// also where so many paths do not tell.
+bool arrives_by(const TimedNetwork& network, Vertex source, Vertex sink, double amount, double time) {
+  constexpr int kMostPaths = 4096;
+  const Vertex n = network.graph.num_vertices();
+  std::vector<double> sent(network.rate.size(), 0);
+  std::vector<std::int64_t> potential(n, 0), distance(n);
+  std::vector<std::int32_t> via(n);  // arc e as 2 e, against its direction as 2 e + 1
+  using Entry = std::pair<std::int64_t, Vertex>;
+  double arrived = 0;
+  for (int paths = 0; paths < kMostPaths; ++paths) {
+    std::fill(distance.begin(), distance.end(), kFar);
+    std::priority_queue<Entry, std::vector<Entry>, std::greater<>> heap;
+    const auto reach = [&](Vertex from, Vertex to, std::int64_t cost, std::int32_t arc) {
+      const std::int64_t longer = distance[from] + cost + potential[from] - potential[to];
+      if (longer < distance[to]) distance[to] = longer, via[to] = arc, heap.push({longer, to});
+    };
+    distance[source] = 0;
+    heap.push({0, source});
+    while (!heap.empty()) {
+      const auto [so_far, v] = heap.top();
+      heap.pop();
+      if (so_far > distance[v]) continue;
+      for (const Arc e : network.graph.out(v))
+        if (sent[e] < network.rate[e]) reach(v, network.graph.head(e), network.latency[e], 2 * e);
+      for (const Arc e : network.graph.in(v))
+        if (sent[e] > 0) reach(v, network.graph.tail(e), -network.latency[e], 2 * e + 1);
+    }
+    if (distance[sink] == kFar) return false;
+    // Capped at the sink's distance, which keeps all reduced costs at 0 or more.
+    for (Vertex v = 0; v < n; ++v) potential[v] += std::min(distance[v], distance[sink]);
+    const auto length = static_cast<double>(potential[sink] - potential[source]);
+    if (length >= time) return false;
+    double most = kInfinite;
+    for (Vertex v = sink; v != source;) {
+      const Arc e = via[v] / 2;
+      const bool back = via[v] % 2;
+      most = std::min(most, back ? sent[e] : network.rate[e] - sent[e]);
+      v = back ? network.graph.head(e) : network.graph.tail(e);
+    }
+    for (Vertex v = sink; v != source;) {
+      const Arc e = via[v] / 2;
+      const bool back = via[v] % 2;
+      // What is full or empty is so exactly, or rounding would find the same path again.
+      if (back) {
+        sent[e] = most == sent[e] ? 0 : sent[e] - most;
+      } else {
+        sent[e] = most == network.rate[e] - sent[e] ? network.rate[e] : sent[e] + most;
+      }
+      v = back ? network.graph.head(e) : network.graph.tail(e);
+    }
+    arrived += most * (time - length);
+    if (arrived >= amount) return true;
+  }
+  return false;
 }
 
 /// Sums and differences of latencies within 0 .. limit, those of fewest terms first; second: whether these are all.
@@ -307,6 +377,8 @@ Quickest quickest_to(const TimedNetwork& network, std::span<const double> supply
   const std::int64_t slowest = network.latency.empty() ? 0 : *std::max_element(network.latency.begin(), network.latency.end());
   const std::int64_t longest = slowest * std::max<std::int64_t>(0, network.graph.num_vertices() - 1);
   Quickest found{.time = std::max(least, static_cast<double>(farthest)), .labelling = {}, .since = 0, .complete = true, .steps = 0};
+  if (const auto source = only_source(supply, sink))
+    if (arrives_by(network, *source, sink, supply[*source], found.time)) return found;
   // Offsets near the ends mostly do; those of all residual paths are looked at from the time that these lead to.
   for (const std::int64_t limit : {std::min(2 * farthest, longest), longest}) {
     auto [offsets, all] = offsets_of(network.latency, limit, most_offsets);

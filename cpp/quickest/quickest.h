@@ -25,8 +25,12 @@
 // cuts; the last T has no violated labelling. Capacities are doubles: what is found here proves nothing by itself. Who
 // needs a proof takes the labelling, whose offsets are whole numbers, and counts both sides of (*) exactly.
 //
+// From one source no labels are needed to see that `least` is enough: the best flow that is repeated along its paths tells
+// (Ford and Fulkerson, "Constructing maximal dynamic flows from static flows", Operations Research 6, 1958). Only where
+// it is not is the labelling looked for that proves more.
+//
 // Cost: a maximum flow (Dinic) on vertices * labels for each step of Newton, of which there are few (three to eight in
-// practice). Overflow: latencies are whole units of time below 2^40, checked; sums of them stay below 2^62.
+// practice); to see that `least` is enough from one source, a shortest path for each path of the flow. Overflow: latencies are whole units of time below 2^40, checked; sums of them stay below 2^62.
 #pragma once
 
 #include <cstdint>

@@ -111,6 +111,25 @@ TEST(labellings_prove_the_time) {
   }
 }
 
+TEST(enough_time_for_one_source_is_seen_without_labels) {
+  std::mt19937 random(7);
+  for (int trial = 0; trial < 300; ++trial) {
+    const Vertex n = 2 + static_cast<Vertex>(random() % 6);
+    Drawn made = drawn(random, n, 5);
+    const Vertex source = 1 + static_cast<Vertex>(random() % (n - 1));
+    made.supply.assign(n, 0);
+    made.supply[source] = 1 + static_cast<double>(random() % 40);
+    Digraph graph(n, made.tail, made.head);
+    const auto from = [&](double least) { return quickest_to({graph, made.rate, made.latency}, made.supply, 0, least, 100); };
+    const Quickest found = from(0);
+    CHECK(by_steps(made, n) == static_cast<int>(std::ceil(found.time - 1e-6)));
+    CHECK(from(found.time * (1 + 1e-9)).steps == 0);
+    if (found.labelling.offset.empty()) continue;  // the way alone takes as long
+    const Quickest later = from(found.time - 1e-3);
+    CHECK(!later.labelling.offset.empty() && std::abs(later.time - found.time) < 1e-6);
+  }
+}
+
 TEST(quickest_refuses_what_has_no_answer) {
   std::vector<Vertex> tail{0}, head{1};
   std::vector<double> rate{1}, supply{1, 1}, none{0, 0}, wrong{0};

@@ -14,7 +14,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.ordered import num_rows
 from coppice.comparison.promising import MANY_RANKS
-from coppice.planners.alternatives import Alternative
+from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.in_turns import in_turns
 from coppice.planners.over_boxes import rails
@@ -61,17 +61,19 @@ def pieces_at_most(problem: Problem, body: Forest | Schedule, messages: int = _M
 def for_many_ranks(
     problem: Problem,
     model: Model,
-    made: Sequence[Alternative],
+    fastest_trees: Sequence[Alternative],
     best: Mapping[int, float],
     floors: Mapping[int, Mapping[str | None, float]],
+    time_us: Timer,
     say: Callable[[str], object],
 ) -> list[Alternative]:
     """What is faster at some size than all there is, at most one for each size; nothing on few ranks.
 
     Args:
-        made: What there is.
-        best: Its least time at each size, in microseconds.
+        fastest_trees: The trees that are fastest at some size.
+        best: Their least time at each size, in microseconds.
         floors: What no schedule undercuts at each size in each protocol.
+        time_us: What a body takes at a size.
         say: Called with a few words as each stage begins.
     """
     if problem.topology.num_ranks <= MANY_RANKS or problem.weights is not None:
@@ -79,26 +81,29 @@ def for_many_ranks(
     say("trying schedules of many ranks")
     known = dict(best)
     found: dict[int, Alternative] = {}
-    for one in _schedules(problem, model, made, list(best)):
+    for one in _schedules(problem, model, fastest_trees, list(best)):
         body = one.made.body
         assert isinstance(body, Schedule)
         checked = False
         for size, best_us in known.items():
             if not one.suits(size):
                 continue
-            time_us = fastest(
-                body,
-                size,
-                model=model,
-                most=pieces_at_most(problem, body, _FIRST_MESSAGES),
-                keep_hops=False,
-                below_us=best_us * _NEARBY,
-                give_up_us=best_us * _NEARBY,
-                least_us=floors.get(size),
-            ).time_us
-            if time_us < best_us and (checked or verify_schedule(body, relay_gpus=True).ok):
+            if pieces_at_most(problem, body) == 1:
+                found_us = time_us(body, size)
+            else:
+                found_us = fastest(
+                    body,
+                    size,
+                    model=model,
+                    most=pieces_at_most(problem, body, _FIRST_MESSAGES),
+                    keep_hops=False,
+                    below_us=best_us * _NEARBY,
+                    give_up_us=best_us * _NEARBY,
+                    least_us=floors.get(size),
+                ).time_us
+            if found_us < best_us and (checked or verify_schedule(body, relay_gpus=True).ok):
                 checked = True
-                known[size] = time_us
+                known[size] = found_us
                 found[size] = Alternative(name=one.name, made=one.made, size_bytes=size)
     return list(found.values())
 

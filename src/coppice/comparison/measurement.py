@@ -22,6 +22,7 @@ import numpy as np
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
+from coppice.comparison.ordered import num_rows
 from coppice.errors import InputError, MissingExtraError, UnreachableError
 from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmParameter, Value
 from coppice.planners.algorithms.catalogue import algorithms as catalogue
@@ -396,17 +397,18 @@ class _Found:
 
 
 def fastest_value(
-    bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = inf
+    bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = inf, most_rows: float = inf
 ) -> tuple[dict[str, Value], float]:
     """Parameters with the best value of the doubled one, and their simulated time in microseconds.
 
     Args:
         below_us: A time to undercut. The search ends where it cannot be, by what doublings gained so far, and the time
             is then one that takes longer; one that does not is that of the search without it.
+        most_rows: No schedule of more transfers comes from a doubling.
     """
-    found = _best(bodies, size_bytes, model, below_us=below_us)
+    found = _best(bodies, size_bytes, model, below_us=below_us, most_rows=most_rows)
     if below_us < inf and _time(found) < below_us:
-        found = _best(bodies, size_bytes, model)
+        found = _best(bodies, size_bytes, model, most_rows=most_rows)
     return found.parameters, _time(found)
 
 
@@ -418,7 +420,9 @@ def fastest_run(
     return found.body, found.parameters, found.timeline
 
 
-def _best(bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = inf) -> _Found:
+def _best(
+    bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = inf, most_rows: float = inf
+) -> _Found:
     """The fastest of the values of the doubled parameter; the smaller one of equals."""
     best: _Found | None = None
     value, idle = 1, 0
@@ -440,6 +444,7 @@ def _best(bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = in
             best = found
         value *= 2
         done = bodies.candidate.doubled is None or idle == PATIENCE or value > MOST_SEGMENTS
+        done = done or 2 * num_rows(body) > most_rows
         hopeless = before_us < inf and _time(best) * _LEAST_SHARE - further_gain_us(gain_us, inf) > below_us
         if done or hopeless or size_bytes < 2 * model.least_piece_bytes * _chunks(body):
             return best
@@ -515,6 +520,11 @@ class Bodies:
                 )
             self._made[doubled] = body
         return self._made[doubled]
+
+    @property
+    def transfers(self) -> int:
+        """Those of all schedules that were made."""
+        return sum(map(num_rows, self._made.values()))
 
     def _synthesized(self, candidate: SynthesizedVariant) -> Forest | Schedule:
         """What the method finds, verified."""

@@ -24,7 +24,8 @@ from coppice.comparison.deterministic import (
 )
 from coppice.comparison.many_ranks import for_many_ranks, pieces_at_most
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
-from coppice.comparison.promising import is_far, most_promising_first
+from coppice.comparison.ordered import num_rows
+from coppice.comparison.promising import MANY_RANKS, is_far, most_promising_first
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import from_catalogue, optimal_planner
@@ -40,6 +41,9 @@ from coppice.text import plural, sizes_of
 
 NEAR = 1.002
 """A plan is fast enough if no schedule can be faster by more than this factor."""
+
+_MOST_ROWS = 2**20
+"""Transfers that doubling a parameter makes at most on many ranks."""
 
 Taker = Callable[[Sequence[Alternative], Sequence[int], Timer], Preferred]
 """Takes a plan, given all, sizes and what each takes at a size."""
@@ -175,7 +179,9 @@ def plan_for(
         best = {size: min(time_us(one.made.body, size) for one in made) for size in wanted}
         if not is_closed(options):
             if EFFORTS[effort].catalogue:
-                made += for_many_ranks(posed, assumed, made, best, floors, say)
+                made += for_many_ranks(
+                    posed, assumed, _leaders(made, wanted, time_us), best, floors, time_us, say
+                )
             best = {
                 size: min(time_us(one.made.body, size) for one in made if one.suits(size)) for size in wanted
             }
@@ -219,6 +225,12 @@ def plan_for(
         in_any_order=in_any_order,
         untried=tuple(sorted(untried)),
     )
+
+
+def _leaders(made: Sequence[Alternative], sizes: Sequence[int], time_us: Timer) -> list[Alternative]:
+    """Those that are fastest at some size."""
+    found = [min((time_us(one.made.body, size), i) for i, one in enumerate(made))[1] for size in sizes]
+    return [made[i] for i in sorted(set(found))]
 
 
 def _unlike(variants: Iterator[Alternative]) -> list[Alternative]:
@@ -296,7 +308,7 @@ def _of_the_catalogue(
             continue
         if all(known[size] <= limits[size] for size in known):
             break
-        if budget < expected or is_far(likely, known):
+        if budget < max(expected, likely.transfers) or is_far(likely, known):
             untried[variant.algorithm] = None
             continue
         bodies = _bodies(problem, variant, plain, relaying=relaying)
@@ -305,6 +317,7 @@ def _of_the_catalogue(
         body = bodies.body(1)
         if isinstance(body, Schedule):
             budget -= body.num_transfers
+        most_rows = inf if ranks <= MANY_RANKS else max(_MOST_ROWS, num_rows(body))
         alike = _alike(bodies)
         if alike in seen:
             continue
@@ -314,7 +327,10 @@ def _of_the_catalogue(
         for size in known:
             if known[size] <= limits[size] or _least_busy_us(bodies, size, model) >= known[size]:
                 continue
-            parameters, time_us = fastest_value(bodies, size, model, below_us=known[size])
+            parameters, time_us = fastest_value(
+                bodies, size, model, below_us=known[size], most_rows=most_rows
+            )
+            budget -= bodies.transfers if ranks > MANY_RANKS else 0
             if time_us < known[size] * (1 - 1e-9):
                 known[size], taken[size] = time_us, _alternative(bodies, parameters)
     return list({id(each): each for each in taken.values()}.values())
