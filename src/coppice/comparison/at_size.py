@@ -15,6 +15,7 @@ import numpy as np
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
+from coppice.comparison.matched import Matcher
 from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
@@ -40,12 +41,13 @@ class Effort:
     growing: (
         int  # Ranks that trees of bounded height are grown to, with those of all roots and numbers of trees
     )
+    matching: int  # Transfers that are matched with links over time, for each size
 
 
 EFFORTS: Mapping[str, Effort] = {
-    "quick": Effort(catalogue=0, ordering=0, growing=0),
-    "normal": Effort(catalogue=2**22, ordering=2**20, growing=2**10),
-    "high": Effort(catalogue=2**26, ordering=2**24, growing=2**17),
+    "quick": Effort(catalogue=0, ordering=0, growing=0, matching=0),
+    "normal": Effort(catalogue=2**22, ordering=2**20, growing=2**10, matching=2**19),
+    "high": Effort(catalogue=2**26, ordering=2**24, growing=2**17, matching=2**23),
 }
 
 ORDER_GAIN = 0.01
@@ -125,9 +127,11 @@ class SizeSearch:
             ).time_us
             ranked.append(_Ranked(found, _for_size(one, size_bytes)))
         ranked += self._over_boxes(size_bytes, best_us)
+        ranked += self._matched(size_bytes, best_us)
         lowest = min(ranked, key=lambda each: each.time_us)
         near = sorted(
-            (each for each in ranked if each.hoped_us <= best_us * _NEARBY), key=lambda each: each.hoped_us
+            (each for each in ranked if each.hoped_us <= best_us * _NEARBY and not _is_held_back(each.one)),
+            key=lambda each: each.hoped_us,
         )
         found_order = self._in_order(near[:_MOST_ORDERED], size_bytes, lowest.time_us, limit_us)
         if found_order is not None:
@@ -197,6 +201,26 @@ class SizeSearch:
                 found = [_Ranked(time_us, one, mirrored_us=hoped_us)]
                 fastest_in = segments
         return found
+
+    def _matched(self, size_bytes: int, best_us: float) -> list[_Ranked]:
+        """Chunks matched with links over time, with their times."""
+        self.say("matching chunks with links")
+        found: list[_Ranked] = []
+        near_us = best_us * _NEARBY
+        for matched, body in self._matcher.schedules(size_bytes, below_us=near_us):
+            parameters: dict[str, Parameter] = {"matched_for": size_bytes, "chunks": matched.chunks}
+            if matched.profile.name is not None:
+                parameters["protocol"] = matched.profile.name
+            name = f"matched in {plural(matched.chunks, 'chunk')}"
+            one = Alternative(
+                name=name, made=PlannerOutput(body=body, parameters=parameters), size_bytes=size_bytes
+            )
+            found.append(_Ranked(self._as_it_is_us(body, size_bytes, near_us), one))
+        return found
+
+    @cached_property
+    def _matcher(self) -> Matcher:
+        return Matcher(self.problem, self.model, self.effort.matching)
 
     def _as_it_is_us(self, body: Schedule, size_bytes: int, below_us: float) -> float:
         """Time of a schedule whose chunks are not cut."""
@@ -318,6 +342,11 @@ class SizeSearch:
             shares = exact.total_weight // int(np.gcd.reduce(exact.tree_weight))
             numbers.add(min(shares // (1 if rooted else ranks) or 1, _MOST_TREES))
         return sorted(numbers)
+
+
+def _is_held_back(one: Alternative) -> bool:
+    """Whether rows of an alternative wait for more than what they send: another order is not what it is made for."""
+    return isinstance(one.made.body, Schedule) and len(one.made.body.after) > 0
 
 
 def _for_size(one: Alternative, size_bytes: int) -> Alternative:

@@ -15,6 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.network import TRANSPOSED
+from coppice.comparison.path_costs import PathCosts
 from coppice.planners.ordering import (
     by_longest_way,
     held_back,
@@ -24,11 +25,10 @@ from coppice.planners.ordering import (
     turned_round,
     without_steps,
 )
-from coppice.rows import offsets
 from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.lower import chunk_bounds, lower
 from coppice.schedule.messages import messages_of_routed, routed_body
-from coppice.schedule.schedule import Schedule, hops_of, in_pieces, routed
+from coppice.schedule.schedule import Schedule, in_pieces, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles
 from coppice.simulation.models import Model, Sharing
@@ -242,7 +242,7 @@ class OrderSearch:
         done_us = last_us - found.timeline.start_us[::-1]
         free = reordered(forwards, np.argsort(begin_us, kind="stable"))
         best = self._timed(free, size_bytes, found.pieces, profile)
-        bound = held_back(forwards, begin_us, done_us)
+        bound = held_back(forwards, begin_us, done_us, each_way=True)
         return _faster(best, self._timed(bound, size_bytes, found.pieces, profile))
 
     def _justified(self, first: Ordered, size_bytes: int) -> Ordered:
@@ -318,19 +318,5 @@ def _durations(
     rows: Schedule, size_bytes: int, profile: TransportProfile, model: Model
 ) -> NDArray[np.float64]:
     """What each row takes by itself, in microseconds: its bytes on its slowest link, latencies and costs."""
-    topology, protocol = rows.topology, profile.protocol
-    hops = hops_of(topology, rows.path_start, rows.path_nodes)
-    first = offsets(np.diff(rows.path_start) - 1)[:-1]
-    rate = np.minimum.reduceat(topology.capacity[hops.link] / topology.denominator, first)[rows.path]
-    latency = np.add.reduceat(topology.latency_us[hops.link], first)[rows.path]
-    num_bytes = chunk_bounds(rows, size_bytes)[1][rows.chunk]
-    if profile.gpu_gb_per_s is not None:
-        rate = np.minimum(rate, float(profile.gpu_gb_per_s * profile.expansion))
-    cost = np.full(len(rate), model.overhead_us + model.send_us + model.receive_us)
-    if protocol is not None:
-        host = topology.host[topology.rank_nodes]
-        boxed = (host[rows.src] == host[rows.dst]) & (host[rows.src] >= 0)
-        num_bytes = protocol.wire_bytes_of(num_bytes)
-        cost = np.maximum(np.where(boxed, protocol.box_us, protocol.network_us) - latency, 0.0)
-    found: NDArray[np.float64] = num_bytes / rate / model.efficiency / 1000 + latency + cost + 1e-3
-    return found
+    costs = PathCosts.of(rows.topology, rows.path_start, rows.path_nodes, profile, model)
+    return costs.on_path_us(rows.path, chunk_bounds(rows, size_bytes)[1][rows.chunk]) + 1e-3

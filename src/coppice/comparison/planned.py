@@ -210,7 +210,7 @@ def plan_for(
                 made = [each for each in made if adds_in_pairs(each.made.body)]
                 if not made:
                     raise none_adds_in_pairs(posed)
-                ordered = searched(made, limits, replace(budget, growing=0))
+                ordered = searched(made, limits, replace(budget, growing=0, matching=0))
                 made += [each for each in ordered if adds_in_pairs(each.made.body)]
         elif deterministic:
             require_pairs(made[0].made.body, made[0].name)

@@ -128,15 +128,24 @@ def by_longest_way(
     return reordered(cut, np.lexsort((np.arange(len(piece)), *keys)))
 
 
-def held_back(schedule: Schedule, due_us: NDArray[np.float64], done_us: NDArray[np.float64]) -> Schedule:
+def held_back(
+    schedule: Schedule,
+    due_us: NDArray[np.float64],
+    done_us: NDArray[np.float64],
+    *,
+    each_way: bool = False,
+) -> Schedule:
     """Put the rows in the order in which they are due; each waits for what its sender has received last by then.
 
-    A rank waits for its own receipts only, which every runtime can do.
+    A rank waits for its own receipts only, which every runtime can do. What came last should have come last, though:
+    where one way into a rank is ahead of its time, another can be late when a row goes. A row that waits for the last
+    receipt by each way goes after all that it should go after, so that links keep to the order in which rows are due.
 
     Args:
         schedule: Rows without steps and further dependencies.
         due_us: When each row is due.
         done_us: When its receiver has it, later than that.
+        each_way: Wait for the last receipt by each path into the sender.
 
     Examples:
         >>> from coppice.collectives import Collective
@@ -152,12 +161,31 @@ def held_back(schedule: Schedule, due_us: NDArray[np.float64], done_us: NDArray[
     """
     order = np.argsort(due_us, kind="stable")
     rows, due, done = reordered(schedule, order), due_us[order], done_us[order]
-    came = np.full(len(order), -1, dtype=np.int64)
-    for rank in range(schedule.topology.num_ranks):
-        into, out = np.flatnonzero(rows.dst == rank), np.flatnonzero(rows.src == rank)
-        into = into[np.argsort(done[into], kind="stable")]
-        last = np.searchsorted(done[into], due[out] + _STRICT_US, side="right") - 1
-        came[out[last >= 0]] = into[last[last >= 0]]
+    ways = rows.path if each_way else np.zeros(len(order), dtype=np.int32)
+    out_of = _by_rank(rows.src, schedule.topology.num_ranks)
+    waiting, awaited = [], []
+    for rank, into in enumerate(_by_rank(rows.dst, schedule.topology.num_ranks)):
+        out = out_of[rank]
+        for way in np.unique(ways[into]).tolist():
+            came = into[ways[into] == way]
+            came = came[np.argsort(done[came], kind="stable")]
+            last = np.searchsorted(done[came], due[out] + _STRICT_US, side="right") - 1
+            waiting.append(out[last >= 0])
+            awaited.append(came[last[last >= 0]])
+    after, before = (
+        np.concatenate(column, dtype=np.int64) if column else out_of[0] for column in (waiting, awaited)
+    )
     # What a row sends it waits for anyhow; and none waits for a later one, should both be at one time.
-    waits = (came >= 0) & (came < np.arange(len(order))) & (rows.chunk[came] != rows.chunk)
-    return replace(rows, after_start=offsets(waits.astype(np.int64)), after=came[waits].astype(np.int32))
+    waits = (before < after) & (rows.chunk[before] != rows.chunk[after])
+    after, before = after[waits], before[waits]
+    return replace(
+        rows,
+        after_start=offsets(np.bincount(after, minlength=len(order))),
+        after=before[np.lexsort((before, after))].astype(np.int32),
+    )
+
+
+def _by_rank(ranks: NDArray[np.integer], count: int) -> list[NDArray[np.int64]]:
+    """Rows of each rank, in their order."""
+    order = np.argsort(ranks, kind="stable")
+    return np.split(order, np.searchsorted(ranks[order], np.arange(1, count)))

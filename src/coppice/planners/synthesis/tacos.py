@@ -268,7 +268,7 @@ def synthesize_tacos(request: Request) -> Synthesis:
             f"tacos makes up to {MOST_TRANSFERS:,} transfers, found {deliveries:,}: use fewer `chunks`."
         )
     routes = chunk_routes_of(problem.topology, chunk_bytes, (len(demand.slot) + 1) * (ranks + 1))
-    _check_reachable(problem, routes)
+    check_reachable(problem, routes)
     search = Attempts(request, demand, deliveries)
     parts: list[BestAttempt] = []
     if collective.reduces:
@@ -397,14 +397,16 @@ class Attempts:
                 self.interrupted = True
                 break
             if time >= 0 and (best is None or time < best.time):
-                best = BestAttempt(transfers=_timed(routes, start, route, chunk), time=time, attempt=attempt)
+                best = BestAttempt(
+                    transfers=timed_transfers(routes, start, route, chunk), time=time, attempt=attempt
+                )
                 limit = time
             self.done += count
             request.report(f"{plural(self.done, 'attempt')} of {options.seeds} done")
         return best
 
 
-def _timed(routes: ChunkRoutes, start: Any, route: Any, chunk: Any) -> TimedTransfers:
+def timed_transfers(routes: ChunkRoutes, start: Any, route: Any, chunk: Any) -> TimedTransfers:
     """What an attempt did."""
     return TimedTransfers(
         start=start,
@@ -437,7 +439,7 @@ def _check(problem: Problem, options: TacosOptions) -> None:
         )
 
 
-def _check_reachable(problem: Problem, routes: ChunkRoutes) -> None:
+def check_reachable(problem: Problem, routes: ChunkRoutes) -> None:
     """Refuse ranks that nothing leads to."""
     topology, ranks = problem.topology, problem.topology.num_ranks
     names = [topology.node_ids[v] for v in topology.rank_nodes.tolist()]

@@ -1,0 +1,291 @@
+"""Chunks matched with links as these fall free, at what messages cost under a model.
+
+TACOS matches chunks greedily with links over time (:mod:`coppice.planners.synthesis.tacos`), and takes the latency of a
+link for a time in which it is busy. In a time model it is not: a message holds each link for its bytes, the channels
+and the workers of its ranks for theirs, and has arrived when its latencies and costs have passed as well. Matched at
+these times a schedule takes what the matching says, so that numbers of chunks and protocols are compared without a
+simulation, and middle sizes, at which latencies and bytes count alike, have a schedule that fills links from the first
+arrival to the last.
+
+A rank of a schedule sends what it can as soon as it can, which need not be what its link was matched with next. So rows
+are tried as they are, and held back until their time.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+from functools import cached_property
+
+import numpy as np
+from numpy.typing import NDArray
+
+from coppice import _core
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.comparison.path_costs import PathCosts
+from coppice.errors import InputError, UnreachableError
+from coppice.planners.ordering import held_back
+from coppice.planners.synthesis.tacos import (
+    RULES,
+    ChunkRoutes,
+    Demand,
+    check_reachable,
+    chunk_routes_of,
+    demand_of,
+    timed_transfers,
+)
+from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
+from coppice.rows import offsets
+from coppice.schedule.schedule import Schedule
+from coppice.simulation.channels import TransportProfile, transport_profiles
+from coppice.simulation.models import Model, Sharing
+
+MOST_RANKS = 128
+MOST_ROWS = 2**15
+"""Transfers of a schedule that is matched."""
+LEAST_CHUNK_BYTES = 64
+ATTEMPTS, _SCANNED = 9, 2
+"""Attempts at the best number of chunks, which take the rules in turn, and at each number to find the best one."""
+_IN_VAIN = 2
+"""Doublings in a row of the number of chunks that gain nothing, after which there are no more of them."""
+_MOST_MADE = 2
+"""Matchings that become schedules, those of least time."""
+_NEARBY = 1.05
+"""What takes so many times the least time of all matchings may be less late as a schedule."""
+_UNITS = 2.0**32
+_MOST_TIME = 2.0**61
+"""Units of time of the longest message."""
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class Matched:
+    """What was matched for a size."""
+
+    time_us: float  # From the start of the collective to the last arrival, as matched
+    chunks: int  # Of each block
+    profile: TransportProfile
+    unit_us: float  # Of the times of the transfers
+    demand: Demand
+    transfers: TimedTransfers
+
+
+class Matcher:
+    """Matchings of a problem under a model.
+
+    Args:
+        budget: Transfers that are matched at most, for each size.
+    """
+
+    def __init__(self, problem: Problem, model: Model, budget: int) -> None:
+        self.problem, self.model, self.budget = problem, model, budget
+
+    def schedules(self, size_bytes: int, *, below_us: float) -> Iterator[tuple[Matched, Schedule]]:
+        """Schedules of the fastest matchings that take less than so long; none where there are none.
+
+        Each comes as it is, and held back.
+
+        Examples:
+            >>> from coppice.simulation.models import model_of
+            >>> from coppice.topology.presets import preset
+            >>> matcher = Matcher(Problem(preset("ring", gpus=4), "all_gather"), model_of("ideal"), 2**12)
+            >>> found = [found for found, _ in matcher.schedules(2**20, below_us=np.inf)]
+            >>> [(each.chunks, round(each.time_us, 2)) for each in found[::2]]
+            [(2, 393.22), (4, 393.22)]
+        """
+        for found in self._fastest(size_bytes, below_us):
+            routes, transfers = self._routes, found.transfers
+            assert routes is not None
+            rows = timed_schedule(
+                self.problem,
+                transfers,
+                chunk_slot=found.demand.slot,
+                path_start=routes.path_start,
+                path_nodes=routes.path_nodes,
+            )
+            yield found, rows
+            order = np.lexsort((transfers.end, transfers.start))
+            due_us = np.asarray(transfers.start[order] * found.unit_us, dtype=np.float64)
+            done_us = np.asarray(transfers.end[order] * found.unit_us, dtype=np.float64)
+            yield found, held_back(rows, due_us, done_us, each_way=True)
+
+    def _fastest(self, size_bytes: int, below_us: float) -> list[Matched]:
+        """The matchings of least time, of any protocol and number of chunks."""
+        if self._routes is None:
+            return []
+        found: list[Matched] = []
+        profiles = transport_profiles(self.model, self.problem.topology)
+        limit_us = below_us
+        for profile in profiles:
+            left = self.budget // len(profiles)
+            best: Matched | None = None
+            in_vain, chunks = 0, 1
+            while in_vain < _IN_VAIN:
+                demand = demand_of(self.problem, chunks)
+                rows = self._rows(demand)
+                chunk_bytes = self._chunk_bytes(demand, size_bytes)
+                left -= _SCANNED * rows
+                if rows > MOST_ROWS or left < 0 or (chunks > 1 and chunk_bytes < LEAST_CHUNK_BYTES):
+                    break
+                costs = self._costs(profile, size_bytes, chunk_bytes)
+                made = self._matched(costs, demand, chunks, _SCANNED, limit_us)
+                if made is not None:
+                    found.append(made)
+                    limit_us = min(limit_us, made.time_us * _NEARBY)
+                if made is not None and (best is None or made.time_us < best.time_us):
+                    best, in_vain = made, 0
+                elif best is not None:
+                    in_vain += 1
+                chunks *= 2
+            if best is None:
+                continue
+            attempts = min(ATTEMPTS, left // max(1, self._rows(best.demand)))
+            if attempts > _SCANNED:
+                costs = self._costs(profile, size_bytes, self._chunk_bytes(best.demand, size_bytes))
+                again = self._matched(costs, best.demand, best.chunks, attempts, best.time_us)
+                found += [] if again is None else [again]
+        return _unlike(sorted(found, key=lambda each: each.time_us))[:_MOST_MADE]
+
+    def _matched(
+        self, costs: _Costs, demand: Demand, chunks: int, attempts: int, below_us: float
+    ) -> Matched | None:
+        """The best of some attempts in both directions; None where none takes less than ``below_us``."""
+        collective = self.problem.collective
+        backwards = [True] if collective.reduces else []
+        if not backwards or collective is Collective.ALL_REDUCE:
+            backwards.append(False)
+        limit = int(min((below_us - costs.start_us) / costs.unit_us, _MOST_TIME))
+        done: TimedTransfers | None = None
+        for turned in backwards:
+            left = limit - (0 if done is None else done.time)
+            if left <= 0:
+                return None
+            part = self._attempted(costs.routes.turned() if turned else costs.routes, demand, attempts, left)
+            if part is None:
+                return None
+            part = reversed_in_time(part) if turned else part
+            done = part if done is None else joined(done, part)
+        assert done is not None
+        return Matched(
+            time_us=costs.start_us + done.time * costs.unit_us,
+            unit_us=costs.unit_us,
+            chunks=chunks,
+            profile=costs.profile,
+            demand=demand,
+            transfers=done,
+        )
+
+    def _attempted(
+        self, routes: ChunkRoutes, demand: Demand, attempts: int, limit: int
+    ) -> TimedTransfers | None:
+        time, _, start, route, chunk = _core.match_chunks(
+            self.problem.topology.num_ranks,
+            routes.num_ports,
+            routes.src,
+            routes.dst,
+            routes.duration,
+            routes.port_start,
+            routes.port,
+            routes.hold,
+            demand.source,
+            demand.target,
+            demand.group,
+            np.array([RULES[rule] for rule in ("rarest", "local", "random")], dtype=np.uint8),
+            0,
+            0,
+            attempts,
+            1,
+            limit,
+            -1.0,
+        )
+        return timed_transfers(routes, start, route, chunk) if time >= 0 else None
+
+    def _rows(self, demand: Demand) -> int:
+        """Transfers of a matching."""
+        ranks, reduces = self.problem.topology.num_ranks, self.problem.collective is Collective.ALL_REDUCE
+        rows = int(np.where(demand.target < 0, ranks - 1, demand.target != demand.source).sum())
+        return 2 * rows if reduces else rows
+
+    def _chunk_bytes(self, demand: Demand, size_bytes: int) -> int:
+        """Bytes of a chunk, the longest one."""
+        each = self.problem.topology.num_ranks if self.problem.collective is Collective.ALL_TO_ALL else 1
+        return -(-size_bytes * each // len(demand.slot))
+
+    @cached_property
+    def _routes(self) -> ChunkRoutes | None:
+        """Routes between ranks; None where they do not suffice, or what is matched would not take what it says."""
+        problem = self.problem
+        ranks = problem.topology.num_ranks
+        if not 2 < ranks <= MOST_RANKS or self.model.sharing is not Sharing.FIFO:
+            return None
+        if problem.weights is not None or problem.demands is not None:
+            return None
+        try:
+            routes = chunk_routes_of(problem.topology, None, ranks * ranks)
+            check_reachable(problem, routes)
+        except (InputError, UnreachableError):
+            return None
+        return routes
+
+    def _costs(self, profile: TransportProfile, size_bytes: int, chunk_bytes: int) -> _Costs:
+        """The routes with what a chunk takes on them, and for how long it holds each port.
+
+        Ports are links, and the channels and the workers of each rank, of which a message takes its share.
+        """
+        routes, model, topology = self._routes, self.model, self.problem.topology
+        assert routes is not None
+        path = PathCosts.of(topology, routes.path_start, routes.path_nodes, profile, model)
+        paths, size = np.arange(len(routes.src)), np.array([chunk_bytes], dtype=np.int64)
+        wire = float(path.wire_bytes(size)[0])
+        port, hold = [routes.port], [wire * topology.denominator / topology.capacity[routes.port] / 1000]
+        route = [np.repeat(paths, np.diff(routes.port_start))]
+        ports = topology.num_links
+
+        def add(ends: NDArray[np.int32], held_us: float) -> None:
+            route.append(paths)
+            port.append(ports + ends)
+            hold.append(np.full(len(paths), held_us))
+
+        if profile.gpu_gb_per_s is not None:
+            add(routes.src, wire / float(profile.gpu_gb_per_s * profile.expansion) / 1000)
+            ports += topology.num_ranks
+        if model.workers:
+            copying = model.copying_gb_per_s(size_bytes)
+            copied_us = 0.0 if copying is None else chunk_bytes / copying / 1000
+            of_rank = 0 if model.shared_workers else 1
+            add(routes.src * of_rank, (model.send_us + copied_us) / model.workers)
+            add(routes.dst * of_rank, (model.receive_us + copied_us) / model.workers)
+            ports += topology.num_ranks
+        order = np.argsort(np.concatenate(route), kind="stable")
+        lasts_us = path.on_path_us(paths, size)
+        unit_us = max(float(lasts_us.max()), 1e-9) / _UNITS
+
+        def units(us: NDArray[np.float64]) -> NDArray[np.int64]:
+            return np.maximum(np.ceil(us / unit_us), 1).astype(np.int64)
+
+        added = replace(
+            routes,
+            duration=units(lasts_us),
+            port_start=offsets(np.bincount(np.concatenate(route), minlength=len(paths))),
+            port=np.concatenate(port)[order].astype(np.int32),
+            hold=units(np.concatenate(hold)[order]),
+            num_ports=ports,
+        )
+        start_us = model.launch_us + (0.0 if profile.protocol is None else profile.protocol.start_us)
+        return _Costs(routes=added, profile=profile, start_us=start_us, unit_us=unit_us)
+
+
+def _unlike(found: list[Matched]) -> list[Matched]:
+    """The first of each protocol and number of chunks."""
+    first = {(each.profile.name, each.chunks): each for each in reversed(found)}
+    return [each for each in found if first[each.profile.name, each.chunks] is each]
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class _Costs:
+    """Routes with times in units, before which a protocol has started."""
+
+    routes: ChunkRoutes
+    profile: TransportProfile
+    start_us: float
+    unit_us: float
