@@ -242,7 +242,7 @@ def test_variants_that_are_left_out_take_as_long_as_one_that_stays(
 
 def test_on_many_ranks_algorithms_that_were_not_tried_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem(preset("dgx-h100", boxes=17), "broadcast", root=3)
-    effort = Effort(catalogue=1200, ordering=0, growing=0)
+    effort = Effort(catalogue=1200, ordering=0, growing=0, matching=0)
     found: dict[str, dict[str, None]] = {"some": {}, "all": {}}
     least = {size: LeastTimes(problem, model_of(None)).at(size).time_us for size in (4096,)}
     times = {}

@@ -147,7 +147,7 @@ class Matcher:
         return _unlike(sorted(found, key=lambda each: each.time_us))[:_MOST_MADE]
 
     def _matched(
-        self, costs: _Costs, demand: Demand, chunks: int, attempts: int, below_us: float
+        self, costs: _ChunkCosts, demand: Demand, chunks: int, attempts: int, below_us: float
     ) -> Matched | None:
         """The best of some attempts in both directions; None where none takes less than ``below_us``."""
         collective = self.problem.collective
@@ -227,7 +227,7 @@ class Matcher:
             return None
         return routes
 
-    def _costs(self, profile: TransportProfile, size_bytes: int, chunk_bytes: int) -> _Costs:
+    def _costs(self, profile: TransportProfile, size_bytes: int, chunk_bytes: int) -> _ChunkCosts:
         """The routes with what a chunk takes on them, and for how long it holds each port.
 
         Ports are links, and the channels and the workers of each rank, of which a message takes its share.
@@ -272,7 +272,7 @@ class Matcher:
             num_ports=ports,
         )
         start_us = model.launch_us + (0.0 if profile.protocol is None else profile.protocol.start_us)
-        return _Costs(routes=added, profile=profile, start_us=start_us, unit_us=unit_us)
+        return _ChunkCosts(routes=added, profile=profile, start_us=start_us, unit_us=unit_us)
 
 
 def _unlike(found: list[Matched]) -> list[Matched]:
@@ -282,7 +282,7 @@ def _unlike(found: list[Matched]) -> list[Matched]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Costs:
+class _ChunkCosts:
     """Routes with times in units, before which a protocol has started."""
 
     routes: ChunkRoutes
