@@ -113,7 +113,7 @@ def _rates(before: Topology, changed: Topology, links: np.ndarray) -> np.ndarray
 
 
 def refusal(change: str, shape: str) -> str:
-    """Say of a change which shape was expected."""
+    """Error message for a change of another shape than expected."""
     return f"expected {shape}, found {change!r}."
 
 
