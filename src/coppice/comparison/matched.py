@@ -44,6 +44,8 @@ from coppice.simulation.models import Model, Sharing
 MOST_RANKS = 128
 MOST_ROWS = 2**15
 """Transfers of a schedule that is matched."""
+MOST_ROWS_OF_RANK = 2**9
+"""The same for each of its ranks: programs of more do not fit the thread blocks of GPU runtimes."""
 LEAST_CHUNK_BYTES = 64
 ATTEMPTS, _SCANNED = 9, 2
 """Attempts at the best number of chunks, which take the rules in turn, and at each number to find the best one."""
@@ -125,7 +127,7 @@ class Matcher:
                 rows = self._rows(demand)
                 chunk_bytes = self._chunk_bytes(demand, size_bytes)
                 left -= _SCANNED * rows
-                if rows > MOST_ROWS or left < 0 or (chunks > 1 and chunk_bytes < LEAST_CHUNK_BYTES):
+                if rows > self._most_rows or left < 0 or (chunks > 1 and chunk_bytes < LEAST_CHUNK_BYTES):
                     break
                 costs = self._costs(profile, size_bytes, chunk_bytes)
                 made = self._matched(costs, demand, chunks, _SCANNED, limit_us)
@@ -199,6 +201,10 @@ class Matcher:
             -1.0,
         )
         return timed_transfers(routes, start, route, chunk) if time >= 0 else None
+
+    @property
+    def _most_rows(self) -> int:
+        return min(MOST_ROWS, MOST_ROWS_OF_RANK * self.problem.topology.num_ranks)
 
     def _rows(self, demand: Demand) -> int:
         """Transfers of a matching."""

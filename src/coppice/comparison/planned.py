@@ -108,7 +108,7 @@ def plan_for(
         >>> from coppice.topology.presets import preset
         >>> found = plan_for(preset("ring", gpus=4), "1K", collective="all_gather", model="alpha-beta")
         >>> found.preferred.taken.name, found.preferred.worst_loss, round(found.gap(1024), 3)
-        ('forest, ordered in 1 piece', 0.0, 0.06)
+        ('matched in 4 chunks', 0.0, 0.03)
     """
     wanted, assumed = sizes_of(sizes), model_of(model)
     if not wanted:

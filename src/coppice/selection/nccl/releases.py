@@ -118,7 +118,7 @@ def constants(release: str = "") -> Constants:
 
     Examples:
         >>> constants().version, constants("2.22.3").hardware_latency_us["NVLINK"]["Tree"]
-        ('2.30.7', [0.6, 1.25, 28])
+        ('2.30.7', [0.6, 1.25, 28.0])
     """
     newest = msgspec.json.decode(_data("nccl.json"), type=decodable(Constants))
     if release in ("", newest.version):
