@@ -16,7 +16,8 @@ import contextlib
 import json
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.measurement import Bodies, candidates, fastest_value
 from coppice.comparison.planned import NEAR, plan_for
-from coppice.errors import CoppiceError
+from coppice.errors import CoppiceError, UnreachableError
 from coppice.planners.choice import optimal_planner
 from coppice.planners.synthesis.synthesizing import METHODS, synthesize
 from coppice.simulation.models import Model, model_of
@@ -43,20 +44,38 @@ SAME = NEAR - 1
 """A plan this near to the least time is taken without a look at what is left."""
 
 
-def rivals(problem: Problem, model: Model, limit_s: float) -> Iterator[tuple[str, dict[int, float]]]:
-    """Names of all others, with their times in microseconds at each size."""
+def of_the_catalogue(
+    problem: Problem, model: Model, sizes: Sequence[int], *, relaying: bool = False
+) -> Iterator[tuple[str, dict[int, float]]]:
+    """Names of the algorithms of the catalogue, in all parameters and orders, with their times at each size.
+
+    The time of what is slower than one before may be more than it takes at best.
+
+    Args:
+        relaying: GPUs pass on what is not theirs where an algorithm does not work otherwise.
+    """
     plain, own = bound_of(problem), optimal_planner(problem.collective)
-    best = dict.fromkeys(SIZES, float("inf"))
+    best = dict.fromkeys(sizes, float("inf"))
     for variant in candidates(problem, order="both"):
         if variant.algorithm == own:
             continue
-        bodies = Bodies(problem, variant, plain)
-        with contextlib.suppress(CoppiceError):
-            bodies.body(1)
-            found = {size: fastest_value(bodies, size, model, below_us=best[size]) for size in SIZES}
-            for size, (_, time_us) in found.items():
-                best[size] = min(best[size], time_us)
-            yield variant.algorithm, {size: time_us for size, (_, time_us) in found.items()}
+        for each in (variant, replace(variant, relay_gpus=True))[: 1 + relaying]:
+            bodies = Bodies(problem, each, plain)
+            try:
+                bodies.body(1)
+                found = {size: fastest_value(bodies, size, model, below_us=best[size])[1] for size in sizes}
+            except UnreachableError:
+                continue
+            except CoppiceError:
+                break
+            best = {size: min(best[size], time_us) for size, time_us in found.items()}
+            yield variant.algorithm, found
+            break
+
+
+def rivals(problem: Problem, model: Model, limit_s: float) -> Iterator[tuple[str, dict[int, float]]]:
+    """Names of all others, with their times in microseconds at each size."""
+    yield from of_the_catalogue(problem, model, SIZES)
     for method in METHODS:
         with contextlib.suppress(CoppiceError):
             made = synthesize(problem, method=method, time_limit_s=limit_s).plan.body

@@ -5,9 +5,15 @@
     python benchmarks/faults.py --only 'dgx*' --collective all_gather
     python benchmarks/faults.py --write                # rewrites the rows of faults.md, each as it is done
     python benchmarks/faults.py --large                # instead: faults of 1,024 GPUs
+    python benchmarks/faults.py --sizes 1M,8M,64M      # instead: times at sizes, beside algorithms of the catalogue
 
 A fault is a link lost or at half rate, in both directions or in one, or a node lost or at half rate. Faults that a
 symmetry of the cluster turns into each other are looked at once, and counted as many times as there are.
+
+With `--sizes`, what `coppice degrade --size` offers after some faults stands beside the fastest algorithm of the
+catalogue on what is left, in all its parameters and orders of ranks; GPUs pass on what is not theirs where it does not
+work otherwise. An algorithm that is faster by more than 0.2% is a MISS: a plan that near to the least time is taken
+without a look at what is left.
 """
 
 from __future__ import annotations
@@ -27,10 +33,15 @@ from rich.console import Console
 
 import coppice
 from coppice import UnreachableError
+from coppice.collectives import Collective
 from coppice.planners.replanning import Replanned, replan_after_faults
+from coppice.simulation.models import model_of
+from coppice.text import short_size, sizes_of
 from coppice.topology.model import Topology
 from coppice.topology.operations import remove_links, remove_nodes, scale_nodes, set_link_rate
 from coppice.topology.symmetry import find_symmetry
+from coppice.verbs.replanning import FaultOptions, TimesAfterFaults, replanned
+from every_size_rivals import SAME, of_the_catalogue
 from tables import Table, number, replace_generated
 
 HERE = Path(__file__).resolve().parent
@@ -41,6 +52,9 @@ CLUSTERS: dict[str, Callable[[], Topology]] = {
     "torus 4x4": lambda: coppice.load("torus", dims="4x4"),
 }
 COLLECTIVES = ("all_gather", "all_reduce")
+
+
+NVLINK = ("box0/gpu0", "box0/nvswitch")
 
 
 class Fault(NamedTuple):
@@ -62,6 +76,35 @@ class Fault(NamedTuple):
         if self.kind.startswith("lost"):
             return remove_links(whole, [(self.names[0], self.names[1])], one_way=one_way)
         return set_link_rate(whole, self.names[0], self.names[1], "50%", one_way=one_way)
+
+
+STRUCK: dict[str, tuple[Fault, ...]] = {
+    "dgx-a100 x 2": (
+        Fault(NVLINK, "slow"),
+        Fault(("box0/nic0",), "lost"),
+        Fault(("box0/nic0",), "slow"),
+        Fault(("box0/gpu0",), "lost"),
+    ),
+    "dgx-h100 x 4": (
+        Fault(NVLINK, "slow"),
+        Fault(("box0/gpu0", "rail0"), "lost"),
+        Fault(("box0/gpu0", "rail0"), "slow"),
+        Fault(("box0/gpu0",), "lost"),
+    ),
+    "mi250 x 2": (
+        Fault(("box0/gpu0", "box0/gpu1"), "lost"),
+        Fault(("box0/gpu0", "network"), "lost"),
+        Fault(("box0/gpu0", "network"), "slow"),
+        Fault(("box0/gpu0",), "lost"),
+    ),
+    "torus 4x4": (
+        Fault(("gpu0", "gpu1"), "lost"),
+        Fault(("gpu0", "gpu1"), "slow"),
+        Fault(("gpu0", "gpu1"), "lost one way"),
+        Fault(("gpu0",), "lost"),
+    ),
+}
+"""Faults whose plans are compared at sizes: a link, a NIC that is lost, one that is slow, and a GPU with its NIC."""
 
 
 def singles(whole: Topology) -> Iterator[Fault]:
@@ -174,6 +217,49 @@ def large(collectives: Sequence[str], finished: Callable[[Table], None]) -> Tabl
     return table
 
 
+def beside_others(
+    only: str, collectives: Sequence[str], sizes: Sequence[int], finished: Callable[[Table], None]
+) -> Table:
+    """At each size what is offered after a fault, and by how much the fastest algorithm of the catalogue is slower."""
+    table = Table(title="At sizes, beside the fastest algorithm of the catalogue", header=SIZES_HEADER)
+    for (name, struck), collective in itertools.product(STRUCK.items(), collectives):
+        if not fnmatch.fnmatch(name, only):
+            continue
+        whole = CLUSTERS[name]()
+        plan = coppice.plan(whole, collective, ring=False).plan
+        for fault in struck:
+            now = fault.on(whole)
+            costs = replanned(FaultOptions(sizes=sizes), whole, now, Collective.named(collective), plan)
+            best = dict.fromkeys(sizes, (float("inf"), "none"))
+            for other, times_us in of_the_catalogue(
+                costs.replanned.problem, model_of(None), sizes, relaying=True
+            ):
+                best = {size: min(best[size], (times_us[size], other)) for size in sizes}
+            for offered in costs.times:
+                table.rows.append(
+                    (
+                        *(name, collective, f"{' - '.join(fault.names)} {fault.kind}"),
+                        *_sized_cells(offered, *best[offered.size_bytes]),
+                    )
+                )
+            finished(table)
+    return table
+
+
+def _sized_cells(offered: TimesAfterFaults, other_us: float, other: str) -> tuple[str, ...]:
+    """Cells of a size: the new plan, what is offered, the fastest of the catalogue, and what it loses."""
+    loss = other_us / offered.fastest_us - 1
+    return (
+        short_size(offered.size_bytes),
+        f"{number(offered.now_us)} us",
+        f"{number(offered.fastest_us)} us",
+        offered.fastest,
+        f"{number(other_us)} us",
+        other,
+        f"{'MISS ' if loss < -SAME else ''}{loss:+.1%}",
+    )
+
+
 HEADER = (
     *("cluster", "collective", "faults", "cut off", "at the optimum", "at most twice as high"),
     *("highest", "median", "longest", "looked at"),
@@ -182,26 +268,38 @@ LARGE_HEADER = (
     *("fabric", "collective", "fault", "plan", "verify", "below the optimum", "highest before"),
     *("highest now", "how"),
 )
+SIZES_HEADER = (
+    *("cluster", "collective", "fault", "size", "new plan", "offered", "which is"),
+    *("fastest of the catalogue", "which is", "slower by"),
+)
 PAGE = HERE / "faults.md"
-KEYS = {"Every single fault": 2, "Pairs of faults": 2, "1,024 GPUs": 3}
-"""Tables of the page, with the columns that name a row."""
+HEADERS: dict[str, tuple[int, tuple[str, ...]]] = {
+    "Every single fault": (2, HEADER),
+    "Pairs of faults": (2, HEADER),
+    "1,024 GPUs": (3, LARGE_HEADER),
+    "At sizes, beside the fastest algorithm of the catalogue": (4, SIZES_HEADER),
+}
+"""Tables of the page, with the number of columns that name a row, and all columns."""
 
 
 def write(table: Table) -> None:
     """Put the rows of a table on the page, in the place of those of the same names; the others stay."""
-    every = {
-        title: Table(title=title, header=LARGE_HEADER if title == "1,024 GPUs" else HEADER) for title in KEYS
-    }
+    pages = []
     old = PAGE.read_text()
-    for title, known in every.items():
+    for title, (named_by, header) in HEADERS.items():
         _, _, section = old.partition(f"### {title}\n")
         lines = itertools.takewhile(lambda line: not line.startswith(("###", "<!--")), section.splitlines())
         cells = [tuple(line[2:-2].split(" | ")) for line in lines if line.startswith("| ")]
-        named = {row[: KEYS[title]]: row for row in cells[2:] if len(row) == len(known.header)}
+        named = {row[:named_by]: row for row in cells[2:] if len(row) == len(header)}
         if title == table.title:
-            named |= {row[: KEYS[title]]: row for row in table.rows}
-        known.rows += named.values()
-    replace_generated(PAGE, "faults.py", "\n".join(each.markdown() for each in every.values() if each.rows))
+            named |= {row[:named_by]: row for row in table.rows}
+        place = {name: i for i, name in enumerate(CLUSTERS)}
+        rows = sorted(
+            named.values(), key=lambda row: (place.get(row[0], 0), row[1] if row[0] in place else "")
+        )
+        if rows:
+            pages.append(Table(title=title, header=header, rows=rows).markdown())
+    replace_generated(PAGE, "faults.py", "\n".join(pages))
 
 
 def main() -> None:
@@ -219,7 +317,13 @@ def main() -> None:
         "--write", action="store_true", help="rewrite the rows of faults.md, each as it is done"
     )
     parser.add_argument("--large", action="store_true", help="instead: faults of 1,024 GPUs")
+    parser.add_argument("--sizes", help="instead: times at these sizes beside algorithms of the catalogue")
     asked = parser.parse_args()
+    if asked.sizes:
+        finished = write if asked.write else lambda _: None
+        sizes = sizes_of(asked.sizes)
+        beside_others(asked.only, asked.collective or COLLECTIVES, sizes, finished).show(Console(width=240))
+        return
     if asked.large:
         large(asked.collective or COLLECTIVES, write if asked.write else lambda _: None).show(
             Console(width=240)
@@ -240,6 +344,8 @@ def main() -> None:
             for fault in faults:
                 tally.add(plan, fault.on(whole), fault.alike)
             one.rows.append(tally.row(name, collective))
+            if asked.write:
+                write(one)
             tally = Tally()
             while tally.faults < each_way:
                 ends = list(zip(whole.src.tolist(), whole.dst.tolist(), strict=True))
@@ -264,7 +370,6 @@ def main() -> None:
                 tally.add(plan, now, 1)
             two.rows.append(tally.row(name, collective))
             if asked.write:
-                write(one)
                 write(two)
     for table in (one, two):
         table.show(Console(width=240))

@@ -442,3 +442,23 @@ def test_every_other_algorithm_stands_beside_plans_of_sizes(module, monkeypatch:
     slow = SimpleNamespace(preferred=SimpleNamespace(time_us=dict.fromkeys(others.SIZES, 1e9)))
     monkeypatch.setattr(others, "plan_for", lambda *_, **__: slow)
     assert others.counted("small", Collective.ALL_REDUCE, "nccl-2.30", 5.0)["faster"] == 1
+
+
+def test_what_is_offered_after_faults_stands_beside_the_catalogue(
+    module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    faults = module("faults")
+    monkeypatch.setattr(faults, "CLUSTERS", {"small": lambda: preset("ring", gpus=4)})
+    monkeypatch.setattr(faults, "STRUCK", {"small": (faults.Fault(("gpu0", "gpu1"), "lost"),)})
+    finished = []
+    table = faults.beside_others("*", ["all_gather"], [2**20], finished.append)
+    (row,) = table.rows
+    assert len(row) == len(faults.SIZES_HEADER)
+    assert row[:4] == ("small", "all_gather", "gpu0 - gpu1 lost", "1M")
+    assert row[-1].startswith("+")
+    assert finished == [table]
+    # What is faster than the offer is found out.
+    monkeypatch.setattr(faults, "of_the_catalogue", lambda *_, **__: [("ring", {2**20: 1.0})])
+    (row,) = faults.beside_others("*", ["all_gather"], [2**20], finished.append).rows
+    assert row[-2] == "ring"
+    assert row[-1].startswith("MISS -")
