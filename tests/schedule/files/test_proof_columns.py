@@ -142,7 +142,10 @@ SETS: list[tuple[Edit, str]] = [
     (lambda b: b["proof"]["potentials"]["node"].__setitem__(0, 0), "can add, so"),
     (lambda b: b["proof"].pop("potentials"), "less than the"),
     (lambda b: b["proof"].pop("cuts"), "expected either cuts or lengths"),
-    (lambda b: b["proof"].update(symmetry={"orders": [2], "generators": [list(range(36))]}), "symmetry"),
+    (
+        lambda b: b["proof"].update(symmetry={"orders": [2], "generators": [list(range(36))[::-1]]}),
+        "symmetry",
+    ),
     (lambda b: b["proof"].update(lengths={"src": [], "dst": [], "length": []}), "neither or both"),
     (lambda b: b.update(inv_rate="1/100"), "less than the claimed bound"),
 ]
