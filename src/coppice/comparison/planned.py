@@ -341,10 +341,10 @@ def _alike(bodies: Bodies) -> object:
     """What candidates have in common that carry out the same transfers, with one and with two segments.
 
     Some orders and layouts come to the same on a topology. Algorithms whose segments are doubled are compared with
-    themselves only.
+    themselves only, unless they have none there.
     """
     doubled = bodies.candidate.doubled
-    digest = sha256()
+    digests = []
     for value in (1,) if doubled is None else (1, 2):
         try:
             body = bodies.body(value)
@@ -352,10 +352,13 @@ def _alike(bodies: Bodies) -> object:
             return bodies
         if not isinstance(body, Schedule):
             return bodies
+        digest = sha256()
         for name in _CARRIED:
             column = np.ascontiguousarray(getattr(body, name))
             digest.update(f"{name} {column.dtype.str} {column.shape}".encode() + column.tobytes())
-    return bodies.candidate.algorithm if doubled else None, digest.digest()
+        digests.append(digest.digest())
+    same = len(set(digests)) == 1
+    return None if same else bodies.candidate.algorithm, *digests[: 1 if same else None]
 
 
 _CARRIED = (

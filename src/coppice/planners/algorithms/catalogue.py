@@ -65,6 +65,7 @@ _FAMILIES = {
     "hierarchies.two_level.TWO_LEVEL": "two-level",
     "exchanges.two_stage.TWO_STAGE": "two-stage fast sabre direct",
     "direct.straight.TWO_PROC": "two-proc",
+    "hierarchies.rerouting.REROUTING": "r2ccl optcc",
 }
 """Algorithms, or tuples of them, by module, with their names, in the order of listings; of equally fast ones the first
 counts. A module is loaded when one of its names is asked for."""
