@@ -16,7 +16,7 @@ inside of boxes is fast enough: 2 (m - 1)/m + x/r.
 Steps 2 (m - 1) + 2 (m - 2) + 2, two inside boxes and two where data change rails in the next box.
 
 Wang, Yu, Xiong and Liu, "Reliable and resilient collective communication library for LLM training and serving", arXiv
-2512.25059, section 5; share of the data, the order of the parts and the single helper follow the public program
+2512.25059: share of the data, the order of the parts and the single helper follow the public program
 (r2cc-project/R-2CCL), whose helper is one GPU that broadcasts to all. Here the helper is a box with all its rails, and
 only the slow box, which lacks the result, gets it. When the publication prefers plain rings is not modelled.
 
