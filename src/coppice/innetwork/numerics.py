@@ -395,4 +395,5 @@ def _last_place(values: NDArray[np.float64], name: str) -> NDArray[np.float64]:
 def _as_float64(values: NDArray[Any], name: str) -> NDArray[np.float64]:
     if name == "bfloat16":
         values = (values.astype(np.uint32) << np.uint32(16)).view(np.float32)
-    return values.astype(np.float64)
+    with np.errstate(invalid="ignore"):  # signalling NaNs
+        return values.astype(np.float64)
