@@ -334,6 +334,8 @@ def _check_group(symmetry: Symmetry, n: int) -> None:
     for i, (generator, order) in enumerate(zip(symmetry.generators, symmetry.orders, strict=True)):
         if not np.array_equal(_power(generator, order), np.arange(n)):
             _fail(f"generator {i} must give the identity when applied {order} times")
+        if order > 1 and np.array_equal(generator, np.arange(n)):
+            _fail(f"generator {i} must move a node")
         for j in range(i):
             other = symmetry.generators[j]
             if not np.array_equal(generator[other], other[generator]):
