@@ -142,6 +142,7 @@ SETS: list[tuple[Edit, str]] = [
     (lambda b: b["proof"]["potentials"]["node"].__setitem__(0, 0), "can add, so"),
     (lambda b: b["proof"].pop("potentials"), "less than the"),
     (lambda b: b["proof"].pop("cuts"), "expected either cuts or lengths"),
+    (lambda b: b["proof"].update(symmetry={"orders": [2], "generators": [list(range(36))]}), "symmetry"),
     (
         lambda b: b["proof"].update(symmetry={"orders": [2], "generators": [list(range(36))[::-1]]}),
         "symmetry",
