@@ -21,7 +21,16 @@ NATIVE := $(wildcard cpp/*/*.cc bindings/*.h bindings/*/*.cc bindings/*/*.h) $(C
 CORE_SOURCES := $(filter-out %.test.cc %.perf.cc,$(wildcard cpp/*/*.cc))
 CORE_OBJECTS := $(patsubst cpp/%.cc,build/optimized/%.o,$(CORE_SOURCES))
 TEST_SOURCES := $(wildcard cpp/*/*.test.cc)
-TEST_OBJECTS := $(patsubst cpp/%.cc,build/sanitized/%.o,$(CORE_SOURCES) $(TEST_SOURCES))
+# Most of the work of many small files is to read the same headers and to make the same templates: under sanitizers, too,
+# a folder is compiled as two files, its sources and its tests. tests/test_includes.py finds what a file forgets to include.
+FOLDERS := $(filter-out testing,$(patsubst cpp/%/,%,$(wildcard cpp/*/)))
+# Systems of these have names of their own for the same things.
+APART := hardware_trees stream_trees
+TOGETHER := $(filter-out $(APART),$(FOLDERS))
+parts = $(foreach folder,$(TOGETHER),$(if $(filter cpp/$(folder)/%,$(1)),build/sanitized/$(folder)/$(2).o))
+alone = $(patsubst cpp/%.cc,build/sanitized/%.o,$(foreach folder,testing $(APART),$(filter cpp/$(folder)/%,$(1))))
+CORE_PARTS := $(call parts,$(CORE_SOURCES),sources) $(call alone,$(CORE_SOURCES))
+TEST_OBJECTS := $(CORE_PARTS) $(call parts,$(TEST_SOURCES),tests) $(call alone,$(TEST_SOURCES))
 SANITIZE := -std=c++20 -Og -g1 -Wall -Wextra -Wshadow -Werror -fsanitize=address,undefined -fno-sanitize-recover=all -fno-omit-frame-pointer
 
 # The emulated CUDA runtime and NVML, which tests run GPU code on; a test of NCCL gives the library with NCCL=, and
@@ -97,8 +106,7 @@ demo:
 	$(BIN)/coppice plan examples/two-dgx-a100.json --collective all_reduce -o plan.json
 	$(BIN)/coppice verify plan.json
 
-# Reading headers of the standard library is most of the work of many sources: they are compiled once. The extension
-# is built without them, so that a core source which forgets to include what it uses is found there.
+# Reading headers of the standard library is much of the work of many sources: they are compiled once.
 STANDARD := build/sanitized/standard.h
 
 $(STANDARD).gch: cpp/testing/standard.h
@@ -109,6 +117,17 @@ $(STANDARD).gch: cpp/testing/standard.h
 build/sanitized/%.o: cpp/%.cc $(CORE_HEADERS) $(STANDARD).gch
 	@mkdir -p $(@D)
 	$(CXX) $(SANITIZE) -include $(STANDARD) -Icpp -c $< -o $@
+
+define together
+build/sanitized/$(1)/sources.o: $(filter cpp/$(1)/%,$(CORE_SOURCES))
+build/sanitized/$(1)/tests.o: $(filter cpp/$(1)/%,$(TEST_SOURCES))
+endef
+$(foreach folder,$(TOGETHER),$(eval $(call together,$(folder))))
+
+$(TOGETHER:%=build/sanitized/%/sources.o) $(TOGETHER:%=build/sanitized/%/tests.o): $(CORE_HEADERS) $(STANDARD).gch
+	@mkdir -p $(@D)
+	@for each in $(filter %.cc,$^); do echo "#include \"$$each\""; done > $(@:.o=.cc)
+	$(CXX) $(SANITIZE) -include $(STANDARD) -I. -Icpp -c $(@:.o=.cc) -o $@
 
 build/cpp_tests: $(TEST_OBJECTS)
 	$(CXX) $(SANITIZE) $^ -pthread -o $@

@@ -7,6 +7,7 @@
 
 #include "aggregation/bytes.h"
 #include "testing/mail.h"
+#include "testing/switchml_jobs.h"
 #include "testing/testing.h"
 
 using namespace coppice::aggregation;
@@ -21,18 +22,6 @@ std::vector<std::uint8_t> packet_of(int set, int slot, std::uint32_t id, int tim
     store(packet.data() + SwitchMlPacket::kHead + 4 * i, static_cast<std::uint32_t>(times * i));
   }
   return packet;
-}
-
-std::int32_t value_of(const std::vector<std::uint8_t>& packet, int i) {
-  return static_cast<std::int32_t>(load<std::uint32_t>(packet.data() + SwitchMlPacket::kHead + 4 * i));
-}
-
-Job job_of(int workers, int slots, int values = 64) {
-  Job job;
-  job.workers = workers;
-  job.slots = job.window = slots;
-  job.values = values;
-  return job;
 }
 
 std::string said(std::initializer_list<std::string> replies) {

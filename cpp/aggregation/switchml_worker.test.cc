@@ -10,24 +10,13 @@
 #include "aggregation/bytes.h"
 #include "aggregation/protocols.h"
 #include "testing/mail.h"
+#include "testing/switchml_jobs.h"
 #include "testing/testing.h"
 
 using namespace coppice::aggregation;
 using namespace coppice::aggregation::testing;
 
 namespace {
-
-std::int32_t value_of(const std::vector<std::uint8_t>& packet, int i) {
-  return static_cast<std::int32_t>(load<std::uint32_t>(packet.data() + SwitchMlPacket::kHead + 4 * i));
-}
-
-Job job_of(int workers, int slots, int values = 64) {
-  Job job;
-  job.workers = workers;
-  job.slots = job.window = slots;
-  job.values = values;
-  return job;
-}
 
 // All-reduces of several tensors over one switch; returns whether every sum was exact and the switch is empty.
 bool sums_are_exact(std::uint64_t seed, int workers, double fault, int slots, int window, std::uint32_t first) {

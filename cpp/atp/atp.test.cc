@@ -5,6 +5,7 @@
 #include <limits>
 #include <memory>
 #include <set>
+#include <stdexcept>
 
 #include "atp/atp_server.h"
 #include "atp/atp_switch.h"

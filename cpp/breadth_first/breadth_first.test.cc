@@ -12,8 +12,8 @@ using namespace coppice;
 
 namespace {
 
-struct Network {
-  Network(Vertex n, std::vector<Vertex> tails, std::vector<Vertex> heads, std::vector<Amount> capacities = {})
+struct UnitNetwork {
+  UnitNetwork(Vertex n, std::vector<Vertex> tails, std::vector<Vertex> heads, std::vector<Amount> capacities = {})
       : graph(n, tails, heads), tail(tails), head(heads), capacity(capacities), all(n) {
     if (capacity.empty()) capacity.assign(tail.size(), 1);
     std::iota(all.begin(), all.end(), 0);
@@ -26,7 +26,7 @@ struct Network {
 };
 
 /// Node x is linked with x + jump for every jump.
-Network circulant(Vertex n, std::vector<Vertex> jumps) {
+UnitNetwork circulant(Vertex n, std::vector<Vertex> jumps) {
   std::vector<Vertex> tail, head;
   for (Vertex x = 0; x < n; ++x)
     for (Vertex jump : jumps) {
@@ -37,7 +37,7 @@ Network circulant(Vertex n, std::vector<Vertex> jumps) {
 }
 
 /// Vertices on a cycle, so that it is strongly connected, and chords.
-Network random_network(std::mt19937& random) {
+UnitNetwork random_network(std::mt19937& random) {
   Vertex n = 3 + static_cast<Vertex>(random() % 10);
   std::map<std::pair<Vertex, Vertex>, Amount> arcs;
   for (Vertex v = 0; v < n; ++v) arcs[{v, (v + 1) % n}] = 1 + random() % 3;
@@ -55,7 +55,7 @@ Network random_network(std::mt19937& random) {
   return {n, tail, head, capacity};
 }
 
-std::vector<std::vector<int>> distances(const Network& network) {
+std::vector<std::vector<int>> distances(const UnitNetwork& network) {
   const int far = 1 << 20;
   const int n = network.graph.num_vertices();
   std::vector<std::vector<int>> d(n, std::vector<int>(n, far));
@@ -68,7 +68,7 @@ std::vector<std::vector<int>> distances(const Network& network) {
 }
 
 /// U(u, t) as the header defines it: all sets of arcs are tried.
-std::map<int, std::pair<Amount, Amount>> by_enumeration(const Network& network) {
+std::map<int, std::pair<Amount, Amount>> by_enumeration(const UnitNetwork& network) {
   auto d = distances(network);
   std::map<int, std::pair<Amount, Amount>> worst;
   for (Vertex u = 0; u < network.graph.num_vertices(); ++u) {
@@ -96,7 +96,7 @@ std::map<int, std::pair<Amount, Amount>> by_enumeration(const Network& network) 
 }  // namespace
 
 TEST(an_even_ring_shares_its_last_step) {
-  Network ring = circulant(6, {1, 5});
+  UnitNetwork ring = circulant(6, {1, 5});
   StepLoads loads = balanced_loads(ring.graph, ring.capacity, ring.all);
   CHECK((loads.numerator == std::vector<Amount>{1, 1, 1}));
   CHECK((loads.denominator == std::vector<Amount>{1, 1, 2}));
@@ -105,7 +105,7 @@ TEST(an_even_ring_shares_its_last_step) {
 TEST(loads_are_those_of_the_tightest_set_of_arcs) {
   std::mt19937 random(7);
   for (int round = 0; round < 300; ++round) {
-    Network network = random_network(random);
+    UnitNetwork network = random_network(random);
     StepLoads loads = balanced_loads(network.graph, network.capacity, network.all);
     auto expected = by_enumeration(network);
     CHECK_EQ(loads.numerator.size(), expected.size());
@@ -119,7 +119,7 @@ TEST(loads_are_those_of_the_tightest_set_of_arcs) {
 TEST(deliveries_bring_every_piece_once_over_arcs_that_hold_it_within_the_loads) {
   std::mt19937 random(11);
   for (int round = 0; round < 200; ++round) {
-    Network network = random_network(random);
+    UnitNetwork network = random_network(random);
     auto d = distances(network);
     StepLoads loads = balanced_loads(network.graph, network.capacity, network.all);
     Amount exact = 1;
@@ -164,7 +164,7 @@ TEST(sets_of_more_than_64_arcs_are_told_apart) {
   }
   link(0, 71);
   link(0, 72);
-  Network network(73, tail, head);
+  UnitNetwork network(73, tail, head);
   std::vector<Vertex> target{0};
   StepLoads loads = balanced_loads(network.graph, network.capacity, target);
   CHECK((loads.numerator == std::vector<Amount>{1, 1}));
@@ -172,7 +172,7 @@ TEST(sets_of_more_than_64_arcs_are_told_apart) {
 }
 
 TEST(bad_input_is_refused_and_work_stops_when_told) {
-  Network ring = circulant(4, {1});
+  UnitNetwork ring = circulant(4, {1});
   std::vector<Vertex> outside{4};
   std::vector<Amount> zero(4, 0), huge(4, Amount{1} << 60), few(3, 1);
   CHECK_THROWS(std::invalid_argument, balanced_loads(ring.graph, ring.capacity, outside));
@@ -180,7 +180,7 @@ TEST(bad_input_is_refused_and_work_stops_when_told) {
   CHECK_THROWS(std::invalid_argument, balanced_loads(ring.graph, few, ring.all));
   CHECK_THROWS(std::overflow_error, balanced_loads(ring.graph, huge, ring.all));
   CHECK_THROWS(Cancelled, balanced_loads(ring.graph, ring.capacity, ring.all, [] { return true; }));
-  Network cut(3, {0, 1}, {1, 2});
+  UnitNetwork cut(3, {0, 1}, {1, 2});
   CHECK_THROWS(std::invalid_argument, balanced_loads(cut.graph, cut.capacity, cut.all));
   StepLoads loads = balanced_loads(ring.graph, ring.capacity, ring.all), light{{1, 1}, {1, 1}};
   CHECK_THROWS(std::invalid_argument, balanced_deliveries(ring.graph, ring.capacity, ring.all, loads, 0));

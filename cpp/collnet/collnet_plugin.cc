@@ -14,15 +14,15 @@ namespace coppice::collnet {
 
 namespace {
 
-constexpr const char* kVariable = "COPPICE_COLLNET_FOREST";
+constexpr const char* kForestVariable = "COPPICE_COLLNET_FOREST";
 
 /// The forest that the site gives, or one without nodes.
 Forest given_forest() {
-  const char* path = std::getenv(kVariable);
+  const char* path = std::getenv(kForestVariable);
   if (!path || !*path) return {};
   std::ifstream file(path);
   std::ostringstream text;
-  if (!file || !(text << file.rdbuf())) throw Failure(kInvalidArgument, std::string(kVariable) + ": " + path + " cannot be read");
+  if (!file || !(text << file.rdbuf())) throw Failure(kInvalidArgument, std::string(kForestVariable) + ": " + path + " cannot be read");
   return parse_forest(text.str(), path);
 }
 
@@ -75,10 +75,10 @@ int connect(void* handles[], int nodes, int node, void* opaque, void** communica
   *communicator = nullptr;
   int result = guarded([&] {
     Forest forest = given_forest();
-    const char* origin = kVariable;
+    const char* origin = kForestVariable;
     if (forest.nodes != nodes) {
       if (forest.nodes)
-        inform(std::string(kVariable) + " is for " + std::to_string(forest.nodes) + " nodes, not " + std::to_string(nodes) +
+        inform(std::string(kForestVariable) + " is for " + std::to_string(forest.nodes) + " nodes, not " + std::to_string(nodes) +
                ": balanced trees instead");
       forest = balanced_forest(nodes);
       origin = "balanced";

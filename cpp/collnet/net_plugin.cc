@@ -2,7 +2,7 @@
 #include "collnet/devices.h"
 #include "collnet/transfers.h"
 
-namespace coppice::collnet {
+namespace coppice::collnet::plain {
 
 namespace {
 
@@ -129,4 +129,4 @@ const NetV10 ncclNetPlugin_v10 = {{"Coppice", init_v10, count_devices, propertie
 const NetV11<PropertiesV11> ncclNetPlugin_v11 = table_v11<PropertiesV11>();
 const NetV11<PropertiesV12> ncclNetPlugin_v12 = table_v11<PropertiesV12>();
 
-}  // namespace coppice::collnet
+}  // namespace coppice::collnet::plain

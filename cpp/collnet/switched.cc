@@ -15,7 +15,7 @@ namespace coppice::collnet {
 
 namespace {
 
-constexpr const char* kVariable = "COPPICE_COLLNET_SWITCH";
+constexpr const char* kSwitchVariable = "COPPICE_COLLNET_SWITCH";
 constexpr const char* kSecretVariable = "COPPICE_SWITCH_SECRET";
 constexpr aggregation::Time kSecond = 1'000'000'000;
 constexpr aggregation::Time kForEver = 10'000'000 * kSecond;  // a node may be late; the switch says which one is gone
@@ -30,7 +30,7 @@ bool is_half(int type) { return type == kFloat16 || type == kBfloat16; }
 }  // namespace
 
 std::optional<SwitchPlace> given_switch() {
-  const char* text = std::getenv(kVariable);
+  const char* text = std::getenv(kSwitchVariable);
   if (!text || !*text) return std::nullopt;
   const std::string words = text;
   const std::size_t colon = words.rfind(':');
@@ -38,7 +38,7 @@ std::optional<SwitchPlace> given_switch() {
   char* end = nullptr;
   const long port = colon == std::string::npos ? 0 : std::strtol(words.c_str() + colon + 1, &end, 10);
   if (port < 1 || port > 65535 || *end || colon == 0)
-    throw Failure(kInvalidArgument, std::string("expected ") + kVariable + "=HOST:PORT, found " + words.substr(0, 80));
+    throw Failure(kInvalidArgument, std::string("expected ") + kSwitchVariable + "=HOST:PORT, found " + words.substr(0, 80));
   place.host = words.substr(0, colon);
   place.port = static_cast<int>(port);
   const char* path = std::getenv(kSecretVariable);

@@ -12,13 +12,13 @@ using namespace coppice;
 namespace {
 
 /// Links both ways with one capacity each; vertices from `first_switch` on forward.
-struct Network {
+struct RoutedNetwork {
   struct Link {
     Vertex a, b;
     Amount capacity;
   };
 
-  Network(Vertex n, Vertex first_switch, std::initializer_list<Link> links) {
+  RoutedNetwork(Vertex n, Vertex first_switch, std::initializer_list<Link> links) {
     std::vector<Vertex> tail, head;
     for (auto [a, b, c] : links) {
       tail.insert(tail.end(), {a, b});
@@ -49,7 +49,7 @@ using Nodes = std::vector<Vertex>;
 
 TEST(routes_are_shortest_then_widest) {
   // 0 -> 1 over switch 2 (narrow), 3 (wide), or 4 and 5 (widest, a hop more).
-  Network network(6, 2, {{0, 2, 1}, {2, 1, 1}, {0, 3, 2}, {3, 1, 3}, {0, 4, 9}, {4, 5, 9}, {5, 1, 9}});
+  RoutedNetwork network(6, 2, {{0, 2, 1}, {2, 1, 1}, {0, 3, 2}, {3, 1, 3}, {0, 4, 9}, {4, 5, 9}, {5, 1, 9}});
   CHECK((network.route(0, 1) == Nodes{0, 3, 1}));
   CHECK((network.route(1, 0) == Nodes{1, 3, 0}));
   CHECK((network.route(1, 1) == Nodes{1}));
@@ -57,13 +57,13 @@ TEST(routes_are_shortest_then_widest) {
 
 TEST(a_wide_way_on_is_not_left_for_a_narrow_one_after_the_first_hop) {
   // At switch 2 the ways over 3 and 4 are equally short; only 4 keeps the width of 5.
-  Network network(5, 2, {{0, 2, 5}, {2, 3, 5}, {3, 1, 4}, {2, 4, 7}, {4, 1, 5}});
+  RoutedNetwork network(5, 2, {{0, 2, 5}, {2, 3, 5}, {3, 1, 4}, {2, 4, 7}, {4, 1, 5}});
   for (std::int64_t channel = 0; channel < 32; ++channel)
     CHECK((network.routes({0}, {1}, {channel}).nodes == Nodes{0, 2, 4, 1}));
 }
 
 TEST(a_wide_way_is_not_preferred_where_the_first_hop_is_narrow) {
-  Network network(5, 2, {{0, 2, 1}, {2, 3, 5}, {3, 1, 5}, {2, 4, 1}, {4, 1, 1}});
+  RoutedNetwork network(5, 2, {{0, 2, 1}, {2, 3, 5}, {3, 1, 5}, {2, 4, 1}, {4, 1, 1}});
   std::vector<int> used(5);
   for (std::int64_t channel = 0; channel < 32; ++channel) ++used[network.routes({0}, {1}, {channel}).nodes[2]];
   CHECK(used[3] > 4);
@@ -71,7 +71,7 @@ TEST(a_wide_way_is_not_preferred_where_the_first_hop_is_narrow) {
 }
 
 TEST(destinations_do_not_leave_choices_to_one_another) {
-  Network star(9, 8, {{0, 8, 1}, {1, 8, 2}, {2, 8, 1}, {3, 8, 2}, {4, 8, 1}, {5, 8, 2}, {6, 8, 1}, {7, 8, 2}});
+  RoutedNetwork star(9, 8, {{0, 8, 1}, {1, 8, 2}, {2, 8, 1}, {3, 8, 2}, {4, 8, 1}, {5, 8, 2}, {6, 8, 1}, {7, 8, 2}});
   std::vector<Vertex> src, dst;
   Nodes expected;
   for (Vertex to = 0; to < 8; ++to)
@@ -87,7 +87,7 @@ TEST(destinations_do_not_leave_choices_to_one_another) {
 
 TEST(destinations_do_not_leave_widths_to_one_another) {
   // From switch 3 on, vertex 0 is reached at 5, and vertex 1 at 1 in two ways.
-  Network network(6, 3, {{2, 3, 9}, {3, 0, 5}, {3, 4, 1}, {3, 5, 1}, {4, 1, 1}, {5, 1, 1}});
+  RoutedNetwork network(6, 3, {{2, 3, 9}, {3, 0, 5}, {3, 4, 1}, {3, 5, 1}, {4, 1, 1}, {5, 1, 1}});
   Nodes alone = network.route(2, 1), nodes{2, 3, 0};
   nodes.insert(nodes.end(), alone.begin(), alone.end());
   CHECK_EQ(alone.size(), 4u);
@@ -95,23 +95,23 @@ TEST(destinations_do_not_leave_widths_to_one_another) {
 }
 
 TEST(gpus_forward_only_where_allowed_and_needed) {
-  Network line(3, 3, {{0, 1, 1}, {1, 2, 1}});
+  RoutedNetwork line(3, 3, {{0, 1, 1}, {1, 2, 1}});
   CHECK(line.route(0, 2).empty());
   CHECK((line.route(0, 2, true) == Nodes{0, 1, 2}));
-  Network detour(5, 3, {{0, 1, 1}, {1, 2, 1}, {0, 3, 1}, {3, 4, 1}, {4, 2, 1}});
+  RoutedNetwork detour(5, 3, {{0, 1, 1}, {1, 2, 1}, {0, 3, 1}, {3, 4, 1}, {4, 2, 1}});
   CHECK((detour.route(0, 2, true) == Nodes{0, 3, 4, 2}));
 }
 
 TEST(routes_end_before_the_first_that_is_missing) {
-  Network network(4, 3, {{0, 3, 1}, {3, 1, 1}});
+  RoutedNetwork network(4, 3, {{0, 3, 1}, {3, 1, 1}});
   Routes found = network.routes({0, 1, 2, 0}, {1, 0, 0, 1}, {0, 0, 0, 0}, true);
   CHECK((found.start == std::vector<std::int64_t>{0, 3, 6}));
   CHECK((found.nodes == Nodes{0, 3, 1, 1, 3, 0}));
 }
 
 TEST(the_hash_spreads_channels_over_equal_ways_in_any_order_of_links) {
-  Network up(6, 2, {{0, 2, 1}, {0, 3, 1}, {0, 4, 1}, {0, 5, 1}, {2, 1, 1}, {3, 1, 1}, {4, 1, 1}, {5, 1, 1}});
-  Network down(6, 2, {{5, 1, 1}, {4, 1, 1}, {3, 1, 1}, {2, 1, 1}, {0, 5, 1}, {0, 4, 1}, {0, 3, 1}, {0, 2, 1}});
+  RoutedNetwork up(6, 2, {{0, 2, 1}, {0, 3, 1}, {0, 4, 1}, {0, 5, 1}, {2, 1, 1}, {3, 1, 1}, {4, 1, 1}, {5, 1, 1}});
+  RoutedNetwork down(6, 2, {{5, 1, 1}, {4, 1, 1}, {3, 1, 1}, {2, 1, 1}, {0, 5, 1}, {0, 4, 1}, {0, 3, 1}, {0, 2, 1}});
   std::vector<int> used(6);
   bool seeded = false;
   for (std::int64_t channel = 0; channel < 400; ++channel) {
@@ -127,7 +127,7 @@ TEST(the_hash_spreads_channels_over_equal_ways_in_any_order_of_links) {
 }
 
 TEST(routing_stops_when_told_and_refuses_ends_outside) {
-  Network pair(2, 2, {{0, 1, 1}});
+  RoutedNetwork pair(2, 2, {{0, 1, 1}});
   CHECK_THROWS(Cancelled, pair.routes({0}, {1}, {0}, false, 0, [] { return true; }));
   CHECK_THROWS(std::invalid_argument, pair.route(0, 2));
   CHECK_THROWS(std::invalid_argument, pair.route(-1, 1));

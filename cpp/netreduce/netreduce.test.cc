@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <limits>
 #include <memory>
+#include <stdexcept>
 
 #include "netreduce/netreduce_switch.h"
 #include "netreduce/netreduce_worker.h"

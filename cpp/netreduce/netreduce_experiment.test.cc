@@ -1,5 +1,6 @@
 // Whole all-reduces of NetReduce over the simulated network: sums, and the closed forms of its time and memory.
 #include <algorithm>
+#include <bit>
 #include <cmath>
 
 #include "packet_network/experiment.h"

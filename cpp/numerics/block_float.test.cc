@@ -12,8 +12,8 @@ using namespace coppice::numerics;
 
 namespace {
 
-constexpr float kMost = std::numeric_limits<float>::max();
-constexpr float kLeast = std::numeric_limits<float>::denorm_min();
+constexpr float kLargest = std::numeric_limits<float>::max();
+constexpr float kSmallest = std::numeric_limits<float>::denorm_min();
 
 int exponent_of(float value) { return block_exponent(&value, 1); }
 
@@ -35,10 +35,10 @@ TEST(exponent_of_a_block_is_above_its_values) {
   CHECK_EQ(exponent_of(1.0f), 1);
   CHECK_EQ(exponent_of(-0.99f), 0);
   CHECK_EQ(exponent_of(0.0f), kLeastExponent);
-  CHECK_EQ(exponent_of(kLeast), kLeastExponent);
+  CHECK_EQ(exponent_of(kSmallest), kLeastExponent);
   CHECK_EQ(exponent_of(std::numeric_limits<float>::min()), -125);
   CHECK_EQ(exponent_of(0x1p126f), 127);
-  CHECK_EQ(exponent_of(kMost), 127);
+  CHECK_EQ(exponent_of(kLargest), 127);
   CHECK_EQ(block_exponent(nullptr, 0), kLeastExponent);
   std::vector<float> block(257, 0.5f);
   block[256] = -40;
@@ -57,14 +57,14 @@ TEST(values_that_are_not_finite_have_no_exponent) {
 
 TEST(sums_of_the_largest_values_do_not_wrap) {
   for (int workers : {1, 2, 3, 4, 7, 8, 32, 33, 255, 256, 257, 1000, 4097, 65536, 2147483647}) {
-    for (float value : {kMost, 0x1p127f, 1.0f, 0x1.fffffep0f, 0x1p-126f, 0x1.fffffep-127f}) {
+    for (float value : {kLargest, 0x1p127f, 1.0f, 0x1.fffffep0f, 0x1p-126f, 0x1.fffffep-127f}) {
       const int exponent = exponent_of(value);
       const std::int64_t sum = std::int64_t{quantised(value, exponent, workers)} * workers;
       CHECK(sum <= std::numeric_limits<std::int32_t>::max());
       CHECK_EQ(quantised(-value, exponent, workers), -quantised(value, exponent, workers));
       // A value at the very exponent, and one beyond a wrong exponent, stay within as well.
       CHECK(std::int64_t{quantised(std::ldexp(1.0f, 3), 3, workers)} * workers <= std::numeric_limits<std::int32_t>::max());
-      CHECK(std::int64_t{quantised(kMost, -126, workers)} * workers <= std::numeric_limits<std::int32_t>::max());
+      CHECK(std::int64_t{quantised(kLargest, -126, workers)} * workers <= std::numeric_limits<std::int32_t>::max());
       CHECK(std::isfinite(block_scale(exponent, workers)));
     }
   }
@@ -77,7 +77,7 @@ TEST(zeros_and_subnormals_are_exact) {
       CHECK(!std::signbit(read(0, kLeastExponent, workers)));
     }
   }
-  for (float value : {kLeast, -kLeast, 0x0.fffffep-126f}) {
+  for (float value : {kSmallest, -kSmallest, 0x0.fffffep-126f}) {
     CHECK(read(quantised(value, kLeastExponent, 1), kLeastExponent, 1) == value);
     CHECK(read(8 * quantised(value, kLeastExponent, 8), kLeastExponent, 8) == 8 * value);
   }

@@ -11,7 +11,7 @@ namespace coppice::numerics {
 
 namespace {
 constexpr double kMost = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kBlock = 2048;  // looked at again while it is in the first-level cache
+constexpr std::size_t kCached = 2048;  // looked at again while it is in the first-level cache
 
 inline std::size_t ends_of(const std::int32_t* x, std::size_t n) {
   std::int32_t ends = 0;
@@ -23,8 +23,8 @@ inline std::size_t ends_of(const std::int32_t* x, std::size_t n) {
 COPPICE_CLONES
 std::size_t add_saturating(std::int32_t* __restrict to, const std::int32_t* __restrict from, std::size_t n) {
   std::size_t stuck = 0;
-  for (std::size_t begin = 0; begin < n; begin += kBlock) {
-    const std::size_t end = std::min(begin + kBlock, n);
+  for (std::size_t begin = 0; begin < n; begin += kCached) {
+    const std::size_t end = std::min(begin + kCached, n);
     stuck -= ends_of(to + begin, end - begin);
     for (std::size_t i = begin; i < end; ++i) to[i] = saturated_sum(to[i], from[i]);
     stuck += ends_of(to + begin, end - begin);
@@ -42,8 +42,8 @@ void add_wrapping(std::int32_t* __restrict to, const std::int32_t* __restrict fr
 COPPICE_CLONES
 std::size_t to_fixed(const float* __restrict values, std::int32_t* __restrict to, std::size_t n, double factor) {
   std::size_t ends = 0;
-  for (std::size_t begin = 0; begin < n; begin += kBlock) {
-    const std::size_t end = std::min(begin + kBlock, n);
+  for (std::size_t begin = 0; begin < n; begin += kCached) {
+    const std::size_t end = std::min(begin + kCached, n);
     for (std::size_t i = begin; i < end; ++i) {
       const double steps = static_cast<double>(values[i]) * factor;
       // Beside 3/2 2^52 the last place of a float64 is 1: the adder rounds, and the last 32 bits are the integer.
@@ -61,8 +61,8 @@ COPPICE_CLONES
 std::size_t from_fixed(const std::int32_t* __restrict sums, float* __restrict to, std::size_t n, double factor) {
   constexpr std::uint32_t kInfinity = 0x7f800000;
   std::size_t ends = 0;
-  for (std::size_t begin = 0; begin < n; begin += kBlock) {
-    const std::size_t end = std::min(begin + kBlock, n);
+  for (std::size_t begin = 0; begin < n; begin += kCached) {
+    const std::size_t end = std::min(begin + kCached, n);
     for (std::size_t i = begin; i < end; ++i) {
       const std::uint32_t value = std::bit_cast<std::uint32_t>(static_cast<float>(sums[i] / factor));
       const std::uint32_t sign = static_cast<std::uint32_t>(sums[i]) & 0x80000000;

@@ -1,5 +1,6 @@
 #include "packet_network/network.h"
 
+#include <algorithm>
 #include <cmath>
 #include <cstdio>
 #include <set>

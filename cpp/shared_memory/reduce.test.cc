@@ -1,5 +1,6 @@
 #include "shared_memory/reduce.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 #include <cmath>

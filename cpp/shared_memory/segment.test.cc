@@ -16,7 +16,7 @@ using namespace coppice::shm;
 
 namespace {
 
-constexpr Sizes kSmall{4096, 3, 4096};
+constexpr Sizes kSmallSegment{4096, 3, 4096};
 
 std::string fresh_path() {
   static int number = 0;
@@ -28,13 +28,13 @@ bool exists(const std::string& path) { return access(path.c_str(), F_OK) == 0; }
 }  // namespace
 
 TEST(segments_are_seen_through_every_mapping) {
-  Segment made = Segment::create(fresh_path(), 3, 7, kSmall);
+  Segment made = Segment::create(fresh_path(), 3, 7, kSmallSegment);
   Segment opened = Segment::open(made.path(), 3, 7);
   made.reserve(made.slot(2, 1), 4096, 0);
   std::strcpy(reinterpret_cast<char*>(made.slot(2, 1)), "hello");
   CHECK(std::strcmp(reinterpret_cast<const char*>(opened.slot(2, 1)), "hello") == 0);
   CHECK(made.slot(2, 1) != opened.slot(2, 1));
-  CHECK_EQ(opened.header().ring_bytes, kSmall.ring_bytes);
+  CHECK_EQ(opened.header().ring_bytes, kSmallSegment.ring_bytes);
   opened.announce({FaultKind::timed_out, 2, 1});
   CHECK(made.faulty());
   CHECK_EQ(made.announce({FaultKind::lost, 0, 0}).culprit, 2);  // the first one counts
@@ -44,8 +44,8 @@ TEST(segments_are_seen_through_every_mapping) {
 }
 
 TEST(segments_of_others_are_refused) {
-  Segment made = Segment::create(fresh_path(), 3, 7, kSmall);
-  CHECK_THROWS(SegmentError, Segment::create(made.path(), 3, 7, kSmall));
+  Segment made = Segment::create(fresh_path(), 3, 7, kSmallSegment);
+  CHECK_THROWS(SegmentError, Segment::create(made.path(), 3, 7, kSmallSegment));
   CHECK_THROWS(SegmentError, Segment::open(made.path(), 2, 7));
   CHECK_THROWS(SegmentError, Segment::open(made.path(), 3, 8));
   int fd = open(made.path().c_str(), O_RDWR);
@@ -55,12 +55,12 @@ TEST(segments_of_others_are_refused) {
   CHECK_THROWS(SegmentError, Segment::open(made.path(), 3, 7));
   made.unlink();
   CHECK_THROWS(SegmentError, Segment::open(made.path(), 3, 7));
-  CHECK_THROWS(SegmentError, Segment::create("/nowhere/at/all", 3, 7, kSmall));
+  CHECK_THROWS(SegmentError, Segment::create("/nowhere/at/all", 3, 7, kSmallSegment));
   std::string other = fresh_path();
   close(open(other.c_str(), O_CREAT | O_RDWR, 0600));
   CHECK_THROWS(SegmentError, Segment::open(other, 3, 7));
   unlink(other.c_str());
-  CHECK_THROWS(std::invalid_argument, Segment::anonymous(0, kSmall));
+  CHECK_THROWS(std::invalid_argument, Segment::anonymous(0, kSmallSegment));
   CHECK_THROWS(std::invalid_argument, Segment::anonymous(2, {4096, 2, 4096}));
   CHECK_THROWS(std::invalid_argument, Segment::anonymous(2, {4000, 3, 4096}));
   CHECK_THROWS(std::invalid_argument, Segment::anonymous(65, {4096, 3, 4096}));
@@ -73,7 +73,7 @@ TEST(segments_beyond_any_file_are_refused) {
 }
 
 TEST(a_rank_is_taken_once) {
-  Segment made = Segment::anonymous(2, kSmall);
+  Segment made = Segment::anonymous(2, kSmallSegment);
   made.attach(0);
   CHECK_THROWS(SegmentError, made.attach(0));
   CHECK_THROWS(std::invalid_argument, made.attach(2));
@@ -82,7 +82,7 @@ TEST(a_rank_is_taken_once) {
 #if defined(__linux__) && !defined(__SANITIZE_THREAD__)
 TEST(a_dead_process_is_known_before_anybody_collects_it) {
   for (const std::string& path : {fresh_path(), std::string()}) {
-    Segment made = Segment::create(path, 2, 7, kSmall);
+    Segment made = Segment::create(path, 2, 7, kSmallSegment);
     made.attach(0);
     std::array<int, 2> ready, go;
     CHECK(pipe(ready.data()) == 0 && pipe(go.data()) == 0);
@@ -119,7 +119,7 @@ TEST(a_dead_process_is_known_before_anybody_collects_it) {
 #endif
 
 TEST(channels_keep_order_and_bounds) {
-  Segment segment = Segment::anonymous(2, kSmall);
+  Segment segment = Segment::anonymous(2, kSmallSegment);
   Sender sender(segment, 0, 1);
   Receiver receiver(segment, 0, 1);
   CHECK(!receiver.look().id);
@@ -148,7 +148,7 @@ TEST(channels_keep_order_and_bounds) {
 }
 
 TEST(an_interruption_ends_a_wait) {
-  Segment segment = Segment::anonymous(2, kSmall);
+  Segment segment = Segment::anonymous(2, kSmallSegment);
   coppice::StopFlag at_once = [] { return true; };
   Watch watch(segment, 0, 600, at_once);
   CHECK_THROWS(Failed, watch.until(1, [] { return false; }));

@@ -11,7 +11,7 @@ using namespace coppice;
 
 namespace {
 
-struct Network {
+struct PresetNetwork {
   std::vector<Vertex> tail, head;
   std::vector<std::int32_t> label, colour;
   std::vector<std::uint8_t> compute;
@@ -29,8 +29,8 @@ struct Network {
   Digraph graph() const { return Digraph(static_cast<Vertex>(colour.size()), tail, head); }
 };
 
-Network torus(const std::vector<int>& dims, const std::vector<int>& rates) {
-  Network network;
+PresetNetwork preset_torus(const std::vector<int>& dims, const std::vector<int>& rates) {
+  PresetNetwork network;
   int n = 1;
   for (int d : dims) n *= d;
   for (int v = 0; v < n; ++v) network.add(true);
@@ -45,8 +45,8 @@ Network torus(const std::vector<int>& dims, const std::vector<int>& rates) {
   return network;
 }
 
-Network boxes(int num_boxes, int gpus, int planes) {
-  Network network;
+PresetNetwork boxes(int num_boxes, int gpus, int planes) {
+  PresetNetwork network;
   for (int p = 0; p < planes; ++p) network.add(false);
   for (int b = 0; b < num_boxes; ++b) {
     Vertex local = network.add(false);
@@ -61,7 +61,7 @@ Network boxes(int num_boxes, int gpus, int planes) {
 }
 
 /// Finds the symmetry and checks from the definitions that it is what it claims to be.
-Symmetry certified(const Network& network) {
+Symmetry certified(const PresetNetwork& network) {
   Digraph graph = network.graph();
   Symmetry s = find_symmetry(graph, network.colour, network.label, network.compute);
   Vertex n = graph.num_vertices();
@@ -118,10 +118,10 @@ TEST(tori_are_transitive) {
   for (const auto& dims : shapes) {
     std::int64_t n = 1;
     for (int d : dims) n *= d;
-    CHECK_EQ(order_of(certified(torus(dims, std::vector<int>(dims.size(), 1)))), n);
+    CHECK_EQ(order_of(certified(preset_torus(dims, std::vector<int>(dims.size(), 1)))), n);
     std::vector<int> rates;
     for (std::size_t k = 0; k < dims.size(); ++k) rates.push_back(static_cast<int>(k) + 1);
-    CHECK_EQ(order_of(certified(torus(dims, rates))), n);
+    CHECK_EQ(order_of(certified(preset_torus(dims, rates))), n);
   }
 }
 
@@ -134,7 +134,7 @@ TEST(boxes_around_hubs_are_transitive) {
 }
 
 TEST(spines_rotate_with_the_hosts) {
-  Network network;  // 4 leaves with 4 hosts each, 4 spines
+  PresetNetwork network;  // 4 leaves with 4 hosts each, 4 spines
   for (int spine = 0; spine < 4; ++spine) network.add(false);
   for (int leaf = 0; leaf < 4; ++leaf) {
     Vertex at = network.add(false);
@@ -148,13 +148,13 @@ TEST(spines_rotate_with_the_hosts) {
 
 TEST(circulants_and_full_dimensions_are_transitive) {
   for (const std::vector<int>& jumps : std::vector<std::vector<int>>{{1, 2}, {2, 3}, {1, 5}, {1, 4, 6}}) {
-    Network network;
+    PresetNetwork network;
     for (int v = 0; v < 13; ++v) network.add(true);
     for (int v = 0; v < 13; ++v)
       for (int jump : jumps) network.link(v * 5 % 13, (v + jump) * 5 % 13, 1);
     CHECK_EQ(order_of(certified(network)), 13);
   }
-  Network network;  // 6 x 10, linked where one coordinate differs; ids scrambled
+  PresetNetwork network;  // 6 x 10, linked where one coordinate differs; ids scrambled
   for (int v = 0; v < 60; ++v) network.add(true);
   for (int a = 0; a < 60; ++a)
     for (int b = 0; b < a; ++b)
@@ -163,13 +163,13 @@ TEST(circulants_and_full_dimensions_are_transitive) {
 }
 
 TEST(one_slow_link_leaves_nothing) {
-  Network network = boxes(4, 8, 2);
+  PresetNetwork network = boxes(4, 8, 2);
   network.label[4] = network.label[5] = 12;
   CHECK_EQ(order_of(certified(network)), 1);
 }
 
 TEST(disconnected_copies_are_exchanged) {
-  Network network;
+  PresetNetwork network;
   for (int copy = 0; copy < 3; ++copy) {
     Vertex a = network.add(true), b = network.add(true), c = network.add(false);
     network.link(a, b, 1);
@@ -183,7 +183,7 @@ TEST(random_graphs_with_a_planted_rotation_are_certified) {
   auto pick = [&](int n) { return static_cast<int>(random() % static_cast<unsigned>(n)); };
   for (int trial = 0; trial < 200; ++trial) {
     int length = 2 + pick(4), cycles = 1 + pick(3), n = length * cycles, switches = pick(3);
-    Network network;
+    PresetNetwork network;
     for (int v = 0; v < n; ++v) network.add(true);
     for (int v = 0; v < switches; ++v) network.add(false);
     std::map<std::pair<Vertex, Vertex>, std::int32_t> links;
@@ -206,19 +206,19 @@ TEST(random_graphs_with_a_planted_rotation_are_certified) {
 }
 
 TEST(no_compute_vertices_no_links_and_one_vertex_are_fine) {
-  Network network;
+  PresetNetwork network;
   CHECK_EQ(order_of(certified(network)), 1);
   network.add(true);
   CHECK_EQ(order_of(certified(network)), 1);
   network.add(true);
   CHECK_EQ(order_of(certified(network)), 2);
-  Network switches;
+  PresetNetwork switches;
   switches.link(switches.add(false), switches.add(false), 1);
   CHECK_EQ(order_of(certified(switches)), 1);
 }
 
 TEST(malformed_columns_are_refused) {
-  Network network = torus({3}, {1});
+  PresetNetwork network = preset_torus({3}, {1});
   Digraph graph = network.graph();
   std::vector<std::int32_t> short_label(1, 0), negative(3, -1);
   CHECK_THROWS(std::invalid_argument, find_symmetry(graph, network.colour, short_label, network.compute));

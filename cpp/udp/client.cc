@@ -3,6 +3,7 @@
 #include <sys/socket.h>
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <stdexcept>
 
@@ -16,7 +17,7 @@ constexpr Time kLongestWait = 20 * kMillisecond;  // so that Ctrl-C is heard soo
 constexpr Time kGoodbye = 200 * kMillisecond;
 constexpr Endpoint kAbove = 0;
 
-std::string seconds(Time time) {
+std::string given_seconds(Time time) {
   char words[32];
   std::snprintf(words, sizeof words, "%g s", static_cast<double>(time) / 1e9);
   return words;
@@ -121,7 +122,7 @@ void Client::join(Time timeout, const StopFlag& stop) {
       }
       if (now() > until) {
         const std::string missing = port->connection.missing();
-        fail("after " + seconds(timeout) + ", " + (missing.empty() ? "the job has not begun" : missing));
+        fail("after " + given_seconds(timeout) + ", " + (missing.empty() ? "the job has not begun" : missing));
       }
     }
   }

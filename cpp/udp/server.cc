@@ -8,7 +8,7 @@ namespace coppice::udp {
 
 namespace {
 
-constexpr Time kLongestWait = 50 * kMillisecond;  // so that a switch ends soon when asked to
+constexpr Time kLongestSleep = 50 * kMillisecond;  // so that a switch ends soon when asked to
 constexpr Time kReportEvery = 20 * kMillisecond;
 constexpr int kTries = 50;  // to find neighbouring ports that are free
 
@@ -160,7 +160,7 @@ void Server::serve(Port& port, std::size_t number) {
     const Time before = now();
     Time due = aggregation::kNever;
     for (const auto& gate : port.gates) due = std::min(due, gate->deadline());
-    Time wait = std::min(kLongestWait, std::max<Time>(due - before, kMillisecond / 10));
+    Time wait = std::min(kLongestSleep, std::max<Time>(due - before, kMillisecond / 10));
     if (in.holds() || out.holds()) wait = std::min(wait, 2 * kMillisecond);
     const std::vector<Received>& packets = intake.batch(wait, nobody);
     time = now();

@@ -1,5 +1,6 @@
 #include "udp/server.h"
 
+#include <cstdio>
 #include <numeric>
 #include <stdexcept>
 #include <thread>

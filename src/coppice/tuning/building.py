@@ -125,13 +125,14 @@ def build_plugin(
         )
     try:
         with replacing(target) as temporary:
+            folder = _sources(made)
             done = subprocess.run(
-                [*command, *_flags(made, _sources(made)), "-o", str(temporary)],
+                [*command, *_flags(made, folder), "-o", str(temporary)],
                 capture_output=True,
                 text=True,
                 check=False,
                 timeout=_TIMEOUT_S,
-                stdin=subprocess.DEVNULL,
+                input=_unit(made, folder),
             )
             if done.returncode:
                 said = done.stderr.strip().splitlines() or [f"exit code {done.returncode}"]
@@ -152,12 +153,18 @@ def _sources(made: NcclPlugin) -> Path:
     return packed if packed.is_dir() else Path(__file__).resolve().parents[3] / "cpp" / made.folder
 
 
-def _flags(made: NcclPlugin, folder: Path) -> list[str]:
+def _unit(made: NcclPlugin, folder: Path) -> str:
+    """All sources as one: most of the work of many small ones is to read the same headers."""
     ends = "*.c" if made.language == "C11" else "*.cc"
-    sources = sorted(str(each) for each in folder.glob(ends) if not each.name.endswith(".test.cc"))
-    sources += [str(folder.parent / each) for each in made.further]
+    sources = sorted(each for each in folder.glob(ends) if not each.name.endswith(".test.cc"))
+    sources += [folder.parent / each for each in made.further]
+    return "".join(f'#include "{each}"\n' for each in sources)
+
+
+def _flags(made: NcclPlugin, folder: Path) -> list[str]:
+    language = "c" if made.language == "C11" else "c++"
     own = [flag.format(folder=folder) for flag in made.flags]
-    return [f"-std={made.language.lower()}", *_COMMON, f"-I{folder.parent}", *sources, *own]
+    return [f"-std={made.language.lower()}", *_COMMON, f"-I{folder.parent}", "-x", language, "-", *own]
 
 
 SETTINGS_VARIABLE = "COPPICE_NCCL_SETTINGS"
