@@ -9,8 +9,13 @@ from coppice.errors import InputError
 from coppice.iteration.devices import DEVICES
 from coppice.iteration.models import any_model
 from coppice.published.records import claims
-from coppice.published.settings.gains import _without, setting_gain, shown
-from coppice.published.settings.records import PublishedSetting, published_setting, published_settings
+from coppice.published.settings.gains import _largest, _without, setting_gain, shown
+from coppice.published.settings.records import (
+    PolicyRun,
+    PublishedSetting,
+    published_setting,
+    published_settings,
+)
 from coppice.published.settings.testbeds import run_seconds, workload_on
 
 SETTINGS = list(published_settings().values())
@@ -76,3 +81,25 @@ def test_gains_are_those_of_the_policies() -> None:
     blocks = setting_gain("coconet", differences=False)
     assert (blocks.where, blocks.without) == ("16,384 x 12,288", {})
     assert 1 < setting_gain("t3", differences=False).value < 2
+
+
+def test_runs_may_differ_in_more_than_their_policy() -> None:
+    """A layout of its own, and settings of the system beside which a run stands."""
+    lina = published_setting("lina")
+    assert lina.after.layout == {"ep": 4}
+    own = msgspec.structs.replace(lina.after, layout={})
+    assert (
+        setting_gain("lina").without[lina.difference[0].without]
+        == _largest(msgspec.structs.replace(lina, after=own))[0]
+    )
+    dear = published_setting("dear-100-ib")
+    assert dear.testbed is not None
+    work = workload_on(dear.testbed, "densenet-201", 100)
+    wfbp = next(each for each in dear.before if each.policy == "wfbp")
+    plain = PolicyRun(policy="dear", with_={"threshold_bytes": 0})
+    only = msgspec.structs.replace(dear, before=[wfbp])
+    assert _largest(only) == (
+        pytest.approx(100 * (run_seconds(wfbp, work, 16) / run_seconds(plain, work, 16) - 1)),
+        "densenet-201, 100 Gb/s",
+    )
+    assert work.samples == 32

@@ -40,6 +40,9 @@ A100 = Cluster(device=DEVICES["A100-80G"], nic_bytes_per_second=200e9, calibrati
     [
         # torchvision's models; Inception without its auxiliary classifier, which has 3,326,696 of 27,161,264
         ("alexnet", 61_100_840),
+        ("densenet-121", 7_978_856),
+        ("densenet-169", 14_149_480),
+        ("densenet-201", 20_013_928),
         ("inception-v3", 27_161_264 - 3_326_696),
         ("resnet-50", 25_557_032),
         ("resnet-101", 44_549_160),
@@ -49,7 +52,8 @@ A100 = Cluster(device=DEVICES["A100-80G"], nic_bytes_per_second=200e9, calibrati
         ("vit-b16", 86_567_656),
         ("vit-l16", 304_326_632),
         ("vit-h14", 632_045_800),
-        # those of their authors
+        # those of their authors, and of timm
+        ("inception-v4", 42_679_816),
         ("bert-base", 109_482_240),
         ("bert-large", 335_141_888),
         ("gpt2-xl", 1_557_611_200),
@@ -70,6 +74,9 @@ def test_models_have_their_published_sizes(name: str, parameters: int) -> None:
     [
         # Multiply-adds counted once: He et al. (CVPR 2016), table 1, and torchvision's counts.
         ("alexnet", 0.714),
+        ("densenet-121", 2.83),
+        ("densenet-169", 3.36),
+        ("densenet-201", 4.29),
         ("inception-v3", 5.71),
         ("resnet-50", 4.09),
         ("resnet-101", 7.8),

@@ -89,6 +89,26 @@ def test_delayed_gradients_are_those_of_out_of_order() -> None:
     assert passes == policy_named("ooo").of(k=2).backward(WORK)  # type: ignore[attr-defined]
 
 
+def test_whoever_comes_first_is_served_first() -> None:
+    """Delayed gradients come last, layer 0 before layer 1, so that the next step begins under the last pulls."""
+    sent = [
+        each.carries[0]
+        for each in policy_named("servers").of(k=3).messages(WORK)  # type: ignore[attr-defined]
+        if each.collective == "push"
+    ]
+    assert sent == [5, 4, 3, 0, 1, 2]
+    slow = {"trips": 0, "shared": True}
+    assert servers(**slow) == sum(WORK.forward) + 2 * sum(WORK.bytes) + WORK.backward[-1]
+    assert servers(k=3, **slow) < servers(**slow)
+
+
+def test_a_session_ends_with_all_pulls() -> None:
+    """Pushes are over at 22, pulls at 31: that of layer 3, 9 long, begins at 15, and those of 0, 1 and 2 are behind."""
+    slow = {"trips": 0, "order": "next"}
+    assert servers(barrier=True, **slow) == 31 + sum(WORK.forward)
+    assert servers(**slow) < servers(barrier=True, **slow)
+
+
 def test_horovod_sums_what_a_cycle_finds() -> None:
     policy = policy_named("horovod").of(cycle_seconds=5, fusion_bytes=10)
     # Backward passes end at 2, 4, 6, 8, 10 and 12: cycles at 5, 10 and 15 find 2, 3 and 1 of them; 9 + 2 do not fit.

@@ -1,8 +1,9 @@
 """Convolutional nets and recommendation models, by name.
 
-Convolutional nets are AlexNet in its one-column form (Krizhevsky, arXiv 1404.5997), Inception-v3 (Szegedy et al., CVPR
-2016) without its auxiliary classifier, ResNet (He et al., CVPR 2016) and VGG (Simonyan and Zisserman, ICLR 2015), with
-the sizes of torchvision: ResNet strides in the 3 x 3 convolutions of its blocks. A convolution is the product of its
+Convolutional nets are AlexNet in its one-column form (Krizhevsky, arXiv 1404.5997), DenseNet (Huang et al., CVPR
+2017), Inception-v3 (Szegedy et al., CVPR 2016) without its auxiliary classifier, Inception-v4 (Szegedy et al., AAAI
+2017), ResNet (He et al., CVPR 2016) and VGG (Simonyan and Zisserman, ICLR 2015), with the sizes of torchvision, and of
+timm for Inception-v4: ResNet strides in the 3 x 3 convolutions of its blocks. A convolution is the product of its
 patches with its kernels; what follows it (normalisation, activation, addition, pooling) are passes over what it gives.
 Training keeps what a convolution reads and, where it is normalised, what it gives; activations work in place.
 Activations have 16 bits; weights, gradients and momentum 32 (automatic mixed precision).
@@ -16,7 +17,7 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from coppice.iteration.workload.operators import MatrixProduct, MemoryPasses, ModelLayer
 
@@ -202,6 +203,111 @@ def _mixed_blocks() -> list[tuple[Sequence[_Branch], bool]]:
     return [*found, (last, False), (last, False)]
 
 
+def inception_v4(*, classes: int = 1000) -> LayeredModel:
+    """Inception-v4 for pictures of 299 x 299, branch by branch.
+
+    Examples:
+        >>> found = inception_v4()
+        >>> f"{found.parameters:,}", round(found.forward_flops(1) / 2e9, 2)
+        ('42,679,816', 12.25)
+    """
+    row, width = [], 3
+    for number, (outer, size) in enumerate(((32, 149), (32, 147), (64, 147))):
+        row.append(_convolution(f"stem.{number + 1}", width, outer, 3, size, strided=not number))
+        width = outer
+    for number, (branches, passed, pooled) in enumerate(_fourth_blocks()):
+        given = width if passed else 0
+        for branch, (convolutions, fork) in enumerate(branches):
+            inner = width
+            for place, (outer, shape, size) in enumerate(convolutions):
+                name = f"mixed{number + 1}.{branch + 1}.{place + 1}"
+                strided = pooled and place + 1 == len(convolutions)
+                row.append(_convolution(name, inner, outer, shape, size, strided=strided))
+                inner = outer
+            # The last blocks fork two branches, so that two convolutions read what one gave.
+            for place, outer in enumerate(fork):
+                name = f"mixed{number + 1}.{branch + 1}.fork{place + 1}"
+                row.append(_convolution(name, inner, outer, (1, 3), 8))
+            given += sum(fork) or inner
+        width = given
+    row.append(_linear("fc", width, classes))
+    return LayeredModel(name="inception-v4", row=tuple(row))
+
+
+def _fourth_blocks() -> list[tuple[Sequence[tuple[_Branch, tuple[int, ...]]], bool, bool]]:
+    """Branches of blocks of Inception-v4 with their forks, whether a pool passes on all, and whether they stride."""
+    plain: tuple[int, ...] = ()
+
+    def block(*branches: _Branch) -> Sequence[tuple[_Branch, tuple[int, ...]]]:
+        return [(each, plain) for each in branches]
+
+    wide: _Branch = [(64, 1, 73), (64, (1, 7), 73), (64, (7, 1), 73), (96, 3, 71)]
+    long: _Branch = [(192, 1, 17), (192, (7, 1), 17), (224, (1, 7), 17), (224, (7, 1), 17), (256, (1, 7), 17)]
+    first = block(
+        [(96, 1, 35)], [(64, 1, 35), (96, 3, 35)], [(64, 1, 35), (96, 3, 35), (96, 3, 35)], [(96, 1, 35)]
+    )
+    second = block([(384, 1, 17)], [(192, 1, 17), (224, (1, 7), 17), (256, (7, 1), 17)], long, [(128, 1, 17)])
+    third: Sequence[tuple[_Branch, tuple[int, ...]]] = [
+        ([(256, 1, 8)], plain),
+        ([(384, 1, 8)], (256, 256)),
+        ([(384, 1, 8), (448, (3, 1), 8), (512, (1, 3), 8)], (256, 256)),
+        ([(256, 1, 8)], plain),
+    ]
+    down: _Branch = [(256, 1, 17), (256, (1, 7), 17), (320, (7, 1), 17), (320, 3, 8)]
+    return [
+        (block([(96, 3, 73)]), True, True),
+        (block([(64, 1, 73), (96, 3, 71)], wide), False, False),
+        (block([(192, 3, 35)]), True, True),
+        *[(first, False, False)] * 4,
+        (block([(384, 3, 17)], [(192, 1, 35), (224, 3, 35), (256, 3, 17)]), True, True),
+        *[(second, False, False)] * 7,
+        (block([(192, 1, 17), (192, 3, 8)], down), True, True),
+        *[(third, False, False)] * 3,
+    ]
+
+
+_DENSENETS = {121: (6, 12, 24, 16), 169: (6, 12, 32, 32), 201: (6, 12, 48, 32)}
+
+
+def densenet(depth: int, *, classes: int = 1000) -> LayeredModel:
+    """A DenseNet of bottleneck layers that add 32 channels each, for pictures of 224 x 224.
+
+    Args:
+        depth: 121, 169 or 201.
+        classes: Kinds of pictures.
+
+    Examples:
+        >>> found = densenet(201)
+        >>> f"{found.parameters:,}", round(found.forward_flops(1) / 2e9, 2)
+        ('20,013,928', 4.29)
+    """
+    row, width, size = [_convolution("conv0", 3, 64, 7, 112)], 64, 56
+    for block, layers in enumerate(_DENSENETS[depth]):
+        for layer in range(layers):
+            name = f"block{block + 1}.{layer + 1}"
+            row.append(_prepared(f"{name}.conv1", width, 128, 1, size))
+            row.append(_prepared(f"{name}.conv2", 128, 32, 3, size))
+            width += 32
+        if block + 1 < len(_DENSENETS[depth]):
+            row.append(_prepared(f"transition{block + 1}", width, width // 2, 1, size))
+            width, size = width // 2, size // 2
+    last = _linear("fc", width, classes)
+    row.append(replace(last, parameters=last.parameters + 2 * width))
+    return LayeredModel(name=f"densenet-{depth}", row=tuple(row))
+
+
+def _prepared(name: str, inner: int, outer: int, kernel: int, size: int) -> ModelLayer:
+    """Convolution behind the normalisation and the activation of what it reads, which is kept twice."""
+    bare = _convolution(name, inner, outer, kernel, size, normalised=False)
+    read = _HALF * size * size * inner
+    return replace(
+        bare,
+        operators=(bare.operators[0], MemoryPasses(moved_bytes=5 * read)),
+        activation_bytes=2 * read,
+        parameters=bare.parameters - outer + 2 * inner,
+    )
+
+
 def _convolution(
     name: str,
     inner: int,
@@ -321,7 +427,11 @@ def _mlp(name: str, widths: Sequence[int]) -> list[ModelLayer]:
 
 LAYERED_MODELS: Mapping[str, Callable[[], LayeredModel]] = {
     "alexnet": alexnet,
+    "densenet-121": lambda: densenet(121),
+    "densenet-169": lambda: densenet(169),
+    "densenet-201": lambda: densenet(201),
     "inception-v3": inception_v3,
+    "inception-v4": inception_v4,
     "resnet-50": lambda: resnet(50),
     "resnet-101": lambda: resnet(101),
     "resnet-152": lambda: resnet(152),

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import replace
-from functools import cache
+from functools import cache, partial
 from typing import Any, NamedTuple
 
 import msgspec
@@ -14,6 +14,7 @@ from coppice.errors import InputError
 from coppice.iteration.job.composed import compose, composition_of
 from coppice.iteration.job.file import parse_job_record, with_values
 from coppice.iteration.job.job import TrainingJob, job_of
+from coppice.iteration.layers import LayerWorkload
 from coppice.iteration.policies.tensor.coconet.costs import Machine, variants
 from coppice.iteration.policies.tensor.coconet.program import tensor_parallel_layer
 from coppice.published.settings.records import (
@@ -21,7 +22,6 @@ from coppice.published.settings.records import (
     PolicyRun,
     ProductBlock,
     PublishedSetting,
-    Testbed,
     published_setting,
 )
 from coppice.published.settings.testbeds import run_seconds, workload_on
@@ -111,9 +111,13 @@ def _without(setting: PublishedSetting, difference: Difference) -> PublishedSett
 
 def _rerun(run: PolicyRun, changed: Mapping[str, Any]) -> PolicyRun:
     """A run with other keys, or with other settings of the policy."""
-    own = {key: value for key, value in changed.items() if key in ("policy", "tuned", "draws")}
+    own = {key: value for key, value in changed.items() if key in _OF_RUNS}
     settings = {key: value for key, value in changed.items() if key not in own}
     return msgspec.structs.replace(run, **own, with_={} if "policy" in own else run.with_ | settings)
+
+
+_OF_RUNS = ("policy", "tuned", "draws", "layout", "beside")
+"""Keys of a run that are no settings of its policy."""
 
 
 def _largest(setting: PublishedSetting) -> tuple[float, str]:
@@ -127,41 +131,39 @@ def _largest(setting: PublishedSetting) -> tuple[float, str]:
 def _values(setting: PublishedSetting) -> Iterator[tuple[float, str]]:
     bed = setting.testbed
     for block in setting.blocks:
-        before = [_block_seconds(block, each) for each in setting.before]
         where = f"{block.rows:,} x {block.inner:,}"
-        yield _measured(setting, before, _block_seconds(block, setting.after), 0.0), where
+        yield _measured(setting, partial(_block_seconds, block)), where
     if setting.blocks:
         return
     if bed is None:
-        before = [_job_seconds(setting, each) for each in setting.before]
-        yield _measured(setting, before, _job_seconds(setting, setting.after), 0.0), ""
+        yield _measured(setting, partial(_job_seconds, setting)), ""
         return
     several = len(bed.models) > 1 or len(bed.gb_per_s) > 1
     for model in bed.models:
         for rate in bed.gb_per_s:
-            after, *before = _seconds(bed, model, rate, (setting.after, *setting.before))
             workload = workload_on(bed, model, rate)
             alone = workload.compute_seconds * workload.workers
-            yield _measured(setting, before, after, alone), f"{model}, {rate:g} Gb/s" if several else ""
+            seconds = partial(_bed_seconds, workload, bed.boxes)
+            yield _measured(setting, seconds, alone), f"{model}, {rate:g} Gb/s" if several else ""
 
 
-def _seconds(bed: Testbed, model: str, rate: float, runs: tuple[PolicyRun, ...]) -> list[float]:
-    workload = workload_on(bed, model, rate)
-    return [_run(msgspec.json.encode(each), workload, bed.boxes) for each in runs]
+def _bed_seconds(workload: LayerWorkload, boxes: int, run: PolicyRun) -> float:
+    return _run(msgspec.json.encode(run), workload, boxes)
 
 
 @cache
-def _run(run: bytes, workload: Any, workers: int) -> float:
+def _run(run: bytes, workload: LayerWorkload, workers: int) -> float:
     return run_seconds(msgspec.json.decode(run, type=decodable(PolicyRun)), workload, workers)
 
 
-def _measured(setting: PublishedSetting, before: list[float], after: float, alone: float) -> float:
+def _measured(setting: PublishedSetting, seconds: Callable[[PolicyRun], float], alone: float = 0.0) -> float:
     if setting.measure == "speed-up":
-        return alone / after
-    compared = min(before) if setting.over == "best" else max(before)
+        return alone / seconds(setting.after)
+    ratios = [seconds(each) / seconds(_rerun(setting.after, each.beside)) for each in setting.before]
+    gain = min(ratios) if setting.over == "best" else max(ratios)
     if setting.measure == "cut":
-        return 100 * (1 - after / compared)
-    return compared / after if setting.measure == "times" else 100 * (compared / after - 1)
+        return 100 * (1 - 1 / gain)
+    return gain if setting.measure == "times" else 100 * (gain - 1)
 
 
 def _block_seconds(block: ProductBlock, run: PolicyRun) -> float:
@@ -203,7 +205,7 @@ def _job_seconds(setting: PublishedSetting, run: PolicyRun) -> float:
     refused = ""
     for layout in setting.layouts or [{}]:
         try:
-            step = compose(_job(setting, layout), composition_of(run.policy, run.with_))
+            step = compose(_job(setting, {**layout, **run.layout}), composition_of(run.policy, run.with_))
         except InputError as error:
             refused = str(error)
             continue

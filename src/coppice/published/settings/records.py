@@ -32,6 +32,7 @@ class Testbed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
         device: Name of the GPUs.
         precision: `single` (32 bits) or `half` (16 bits, gradients of 32 where the model has them).
         samples: Samples of a batch of a GPU.
+        batches: The same of models that have another batch, by name.
         boxes: Number of machines.
         gpus: GPUs of a machine.
         gb_per_s: Rates of the NIC of a machine in Gb/s, of which the largest gain counts.
@@ -51,6 +52,7 @@ class Testbed(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=T
     device: str
     precision: Literal["single", "half"] = "single"
     samples: int
+    batches: dict[str, int] = {}
     boxes: int
     gpus: int = 1
     gb_per_s: list[float]
@@ -74,12 +76,16 @@ class PolicyRun(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only
         tuned: Its settings are chosen for each workload, from those that are given here.
         with_: Settings of it.
         draws: Iterations to draw where its order is random: each takes as long as the slowest worker's.
+        layout: Keys of the layout of a job that it has otherwise.
+        beside: Settings with which the system is compared with it, where they are others.
     """
 
     policy: str
     tuned: bool = False
     with_: dict[str, Any] = msgspec.field(default_factory=dict, name="with")
     draws: int = 0
+    layout: dict[str, int] = {}
+    beside: dict[str, Any] = {}
 
 
 class Difference(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_only=True):

@@ -48,7 +48,9 @@ def workload_on(bed: Testbed, model: str, gb_per_s: float) -> LayerWorkload:
     else:
         carried, once = rate if bed.dedicated else rate * boxes / (boxes - 1), 1e-6 * bed.hop_us
     found = replace(
-        _computed(model, bed.device, bed.precision, bed.samples, bed.classes, bed.seq),
+        _computed(
+            model, bed.device, bed.precision, bed.batches.get(model, bed.samples), bed.classes, bed.seq
+        ),
         bytes_per_second=carried,
         message_seconds=once,
         round_trip_seconds=1e-6 * bed.round_trip_us,

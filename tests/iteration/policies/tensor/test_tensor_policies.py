@@ -259,6 +259,19 @@ def test_windows_hide_what_is_computed_again() -> None:
         policy.of(layer_bytes=3200.0, limit_bytes=100.0).stage(blocks, 2)
 
 
+def test_windows_without_exchanges_that_are_made_again() -> None:
+    """Kept is what sums give but that of the first, which is the input of a layer behind it."""
+    block = layer(8.0, 1.0, again=8.0)
+    step = Step(stages=((block, block),), micro_batches=1)
+    loud, silent = (
+        policy_named("lynx", TensorPolicy).of(silent=each).transform(step) for each in (False, True)
+    )
+    assert held(loud) - held(silent) == 2 * 2 * 1.0
+    for before, after in zip(loud.stages[0], silent.stages[0], strict=True):
+        assert after.recompute == before.recompute
+        assert after.activation_bytes == before.activation_bytes + 8.0
+
+
 def test_several_at_once() -> None:
     step = Step(stages=((layer(4.0, 2.0, PAIR, 4.0),) * 4,), micro_batches=2)
     cut, moved, halves = (

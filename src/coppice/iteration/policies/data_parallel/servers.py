@@ -25,6 +25,7 @@ from typing import Annotated, Any, ClassVar, Literal
 import msgspec
 
 from coppice.iteration.layers import LayerWorkload
+from coppice.iteration.pipeline.order import Work
 from coppice.iteration.policies.data_parallel.ooo import OutOfOrder
 from coppice.iteration.policies.data_parallel.policy import DataParallelPolicy, UpdateScope
 from coppice.iteration.policies.data_parallel.priority import cut
@@ -43,6 +44,7 @@ class ServerOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     pull: Literal["key", "step"] = "key"  # When a tensor is pulled: after its own push, or after all
     slice_elements: Count | None = None  # Elements of a slice at most; None: tensors are not cut
     overlaps: bool = True  # Pushes begin beside the backward pass
+    barrier: bool = False  # The next forward pass begins when all pulls are done (sessions of TensorFlow)
     # Round trips between the end of a push and the beginning of its pull, of `round_trip_seconds` of the workload each
     trips: Annotated[int, msgspec.Meta(ge=0)] = 1
     shared: bool = False  # Servers share the NICs of workers
@@ -76,8 +78,10 @@ class ServerRoundTrips(DataParallelPolicy):
 
     def messages(self, workload: LayerWorkload) -> Sequence[Message]:
         """Stages of all slices."""
-        settings, every = self.settings, tuple(range(workload.layers))
-        sent = [layer for layer in reversed(every) if workload.bytes[layer]]
+        settings = self.settings
+        # Whoever comes first is served first, so that delayed gradients are behind the others.
+        made = [each.layer for each in self.backward(workload) if each.work is not Work.INPUT]
+        sent = [layer for layer in made if workload.bytes[layer]]
         drawn = random.Random(settings.seed).sample(sent, len(sent))
         ranks = dict(zip(drawn, range(len(sent)), strict=True))
         found: list[Message] = []
@@ -175,6 +179,7 @@ class ServerRoundTrips(DataParallelPolicy):
             ),
         ]
         kept = [each for each in stages if each[2] or each[0] == "pull"]
+        awaited = workload.roots if settings.barrier else (layer,)
         for kind, stream, seconds in kept:
             pull = kind == "pull"
             found.append(
@@ -189,7 +194,7 @@ class ServerRoundTrips(DataParallelPolicy):
                     priority=priority,
                     collective=kind,
                     loads=_NIC if pull and settings.shared else {},
-                    needed_by=(layer,) if kind == kept[-1][0] else (),
+                    needed_by=awaited if kind == kept[-1][0] else (),
                 )
             )
             after = (len(found) - 1,)

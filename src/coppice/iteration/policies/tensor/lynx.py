@@ -8,7 +8,8 @@ Source: Lynx (arXiv 2406.08756), after its abstract and a derivation of our own;
 What a layer computes again is dealt to its operations by their share of the work and of the bytes in a transformer
 (bytes as Korthikanti et al., MLSys 2023, section 4.1). Windows are the exchanges between tensor-parallel ranks of the
 backward pass of the layer above; of the forward pass for the last layer of a stage. Without a limit of memory nothing
-more is kept, and recomputation only moves. Exchanges of what is computed again stay.
+more is kept, and recomputation only moves. Exchanges of what is computed again stay, or their results are kept
+(`silent`), as of Oases.
 """
 
 from __future__ import annotations
@@ -19,7 +20,7 @@ from typing import ClassVar, Literal
 import msgspec
 
 from coppice.iteration.policies.policy import Bytes, Count
-from coppice.iteration.policies.tensor.policy import TensorPolicy, tensor_exchanges
+from coppice.iteration.policies.tensor.policy import TensorPolicy, silenced, tensor_exchanges
 from coppice.iteration.policies.tensor.recompute_windows import (
     KEPT,
     TICKS,
@@ -52,6 +53,7 @@ class WindowOptions(msgspec.Struct, frozen=True, forbid_unknown_fields=True, kw_
     layer_bytes: Bytes = 0.0
     limit_bytes: Bytes = 0.0  # Memory of a stage for them
     whole: bool = False  # Operations have to fit into their windows
+    silent: bool = False  # Results of exchanges are kept, so that none is made again
     # All layers of a stage share a choice (`layer`), or every layer has its own (`stage`), for stages of a
     # few layers
     search: Literal["layer", "stage"] = "layer"
@@ -75,7 +77,7 @@ class WindowedRecompute(TensorPolicy):
             if block.recompute:
                 windows = self.layer(block)
                 kinds.setdefault((block.recompute, windows.backward, windows.forward), []).append(number)
-        made = list(blocks)
+        made = [silenced(each) if self.settings.silent and each.recompute else each for each in blocks]
         for numbers in kinds.values():
             windows = self.layer(blocks[numbers[0]])
             limited = self.settings.layer_bytes and self.settings.limit_bytes
@@ -88,10 +90,10 @@ class WindowedRecompute(TensorPolicy):
             added = layers_added(windows, places)
             same: dict[tuple[int, int, int], LayerBlock] = {}
             for number, place, left in zip(numbers, places, added, strict=True):
-                block = blocks[number]
+                block = made[number]
                 kept = sum(op.size_bytes for op, at in zip(windows.ops, place, strict=True) if at == KEPT)
                 kept *= bool(self.settings.layer_bytes)
-                key = (id(block), left, kept)
+                key = (id(blocks[number]), left, kept)
                 if key not in same:
                     again = min(block.recompute, left / TICKS)
                     same[key] = replace(

@@ -18,7 +18,7 @@ from typing import Annotated, ClassVar
 import msgspec
 
 from coppice.iteration.policies.policy import Seconds
-from coppice.iteration.policies.tensor.policy import TensorPolicy, is_sum, tensor_exchanges
+from coppice.iteration.policies.tensor.policy import TensorPolicy, is_sum, kept_results, tensor_exchanges
 from coppice.iteration.step.plan import BACKWARD, FORWARD, RECOMPUTE, GroupExchange, LayerBlock
 
 
@@ -61,7 +61,7 @@ class TwoHalves(TensorPolicy):
                 input_gradient=block.input_gradient * longer,
                 weight_gradient=block.weight_gradient * longer,
                 recompute=block.recompute * longer,
-                activation_bytes=block.activation_bytes + (_kept(block) if settings.silent else 0.0),
+                activation_bytes=block.activation_bytes + (kept_results(block) if settings.silent else 0.0),
                 exchanges=self._left(block, number, left),
             )
             if any(tensor_exchanges(block, when) for when in (FORWARD, BACKWARD))
@@ -133,10 +133,3 @@ def _sums(exchanges: Sequence[GroupExchange], share: float) -> list[float]:
     if is_sum(exchanges):
         return times
     return [sum(times[first : first + 2]) for first in range(0, len(times), 2)]
-
-
-def _kept(block: LayerBlock) -> float:
-    """Activation bytes kept to avoid all-reduces in recomputation: their results, unless kept anyway."""
-    again = tensor_exchanges(block, RECOMPUTE)
-    sums = [each for each in again if each.collective != "all_gather"]
-    return sum(each.size_bytes for each in sums[1:])

@@ -120,3 +120,16 @@ def tensor_exchanges(block: LayerBlock, when: str) -> list[GroupExchange]:
 def is_sum(exchanges: Sequence[GroupExchange]) -> bool:
     """Whether all are activation all-reduces."""
     return all(each.collective == "all_reduce" for each in exchanges)
+
+
+def kept_results(block: LayerBlock) -> float:
+    """Activation bytes kept to avoid all-reduces in recomputation: their results, unless kept anyway."""
+    again = tensor_exchanges(block, RECOMPUTE)
+    sums = [each for each in again if each.collective != "all_gather"]
+    return sum(each.size_bytes for each in sums[1:])
+
+
+def silenced(block: LayerBlock) -> LayerBlock:
+    """The block with the results of its exchanges kept, so that nothing is exchanged where it is computed again."""
+    left = tuple(each for each in block.exchanges if each.group != "tp" or each.when != RECOMPUTE)
+    return replace(block, exchanges=left, activation_bytes=block.activation_bytes + kept_results(block))
