@@ -18,6 +18,8 @@ import json
 import sys
 from collections.abc import Callable, Sequence
 from copy import deepcopy
+from functools import partial
+from operator import itemgetter
 from pathlib import Path
 from statistics import median
 from typing import Any
@@ -78,6 +80,14 @@ class _Training:
         return found
 
 
+def _constant(rate: float, _: int) -> float:
+    return rate
+
+
+def _later(rate: Callable[[int], float], begun: int, number: int) -> float:
+    return rate(begun + number)
+
+
 def tried(base: _Training, stage: int, seed: int) -> tuple[list[tuple[float, float]], float]:
     """Rates that the published method tries before a stage with what it forecasts, and the one that it takes."""
     control = Controller(
@@ -94,7 +104,7 @@ def tried(base: _Training, stage: int, seed: int) -> tuple[list[tuple[float, flo
     now = base.copy()
     while control.phase is SearchPhase.SEARCH:
         count, begun = control.steps_to_event, control.state.done
-        losses = now.steps(count, lambda number, begun=begun: control.lr_at(begun + number))
+        losses = now.steps(count, partial(_later, control.lr_at, begun))
         decision = control.observe(losses, now.loss() if control.validation_due(count) else None)
         if decision.action is Action.RESTORE:
             fresh = base.copy()
@@ -104,30 +114,33 @@ def tried(base: _Training, stage: int, seed: int) -> tuple[list[tuple[float, flo
     return [(trial.lr, trial.forecast) for trial in control.state.trials], control.state.chosen
 
 
-def looked_at(name: str, seed: int, steps: int, rate: float) -> dict[str, Any]:
+def looked_at(name: str, steps: int, rate: float, seed: int) -> dict[str, Any]:
     """Losses of the rates that are tried along the original schedule."""
     task, stage = TASKS[name], stages_of(steps)[1]
     training, done = _Training(task, seed), 0
-    schedule = lambda begin: lambda number: rate * task.schedule((begin + number) / steps)  # noqa: E731
+
+    def schedule(begin: int, number: int) -> float:
+        return rate * task.schedule((begin + number) / steps)
+
     places = []
     for share in SHARES:
         at = round(share * steps)
-        training.steps(at - done, schedule(done))
+        training.steps(at - done, partial(schedule, done))
         done = at
         trials, chosen = tried(training, stage, seed)
         rows = []
         for lr, forecast in trials:
             kept = training.copy()
-            kept.steps(stage, lambda _, lr=lr: lr)
+            kept.steps(stage, partial(_constant, lr))
             after = kept.loss()
-            kept.steps(steps - at - stage, schedule(at + stage))
+            kept.steps(steps - at - stage, partial(schedule, at + stage))
             rows.append((lr, forecast, after, kept.loss()))
         original = rate * task.schedule(share)
         places.append({"share": share, "chosen": chosen, "original": original, "rows": rows})
     return {"places": places}
 
 
-def by_oracle(name: str, seed: int, steps: int) -> dict[str, Any]:
+def by_oracle(name: str, steps: int, seed: int) -> dict[str, Any]:
     """A training whose stages have the rate that is best at their end."""
     task, longest = TASKS[name], stages_of(steps)[1]
     rates = np.geomspace(*task.lr_range, ORACLE_RATES)
@@ -137,7 +150,7 @@ def by_oracle(name: str, seed: int, steps: int) -> dict[str, Any]:
         ends = []
         for lr in map(float, rates):
             kept = training.copy()
-            kept.steps(stage, lambda _, lr=lr: lr)
+            kept.steps(stage, partial(_constant, lr))
             loss = kept.loss()
             ends.append((loss if np.isfinite(loss) else np.inf, lr, kept))
         loss, lr, training = min(ends, key=lambda each: each[0])
@@ -146,7 +159,7 @@ def by_oracle(name: str, seed: int, steps: int) -> dict[str, Any]:
     return {"path": path}
 
 
-def shortened(name: str, seed: int, steps: int, rate: float) -> dict[str, Any]:
+def shortened(name: str, steps: int, rate: float, seed: int) -> dict[str, Any]:
     """Last losses of shorter trainings by their lengths."""
     task = TASKS[name]
     return {
@@ -176,9 +189,9 @@ def outcomes(
         assert original.rate is not None
         assert cosine.rate is not None
         makers: dict[str, Callable[[int], dict[str, Any]]] = {
-            "trials": lambda seed, name=name, rate=original.rate: looked_at(name, seed, steps, rate),
-            "oracle": lambda seed, name=name: by_oracle(name, seed, steps),
-            "shorter": lambda seed, name=name, rate=cosine.rate: shortened(name, seed, steps, rate),
+            "trials": partial(looked_at, name, steps, original.rate),
+            "oracle": partial(by_oracle, name, steps),
+            "shorter": partial(shortened, name, steps, cosine.rate),
         }
         for kind, make in makers.items():
             for seed in range(seeds if kinds is None or kind in kinds else 0):
@@ -215,7 +228,7 @@ def table(name: str, found: dict[str, dict[str, Any]], steps: int) -> Table | No
             at = run["places"][place]
             tries = [tuple(x if x is not None and np.isfinite(x) else 1e9 for x in row) for row in at["rows"]]
             own = next(row for row in tries if row[0] == at["chosen"])
-            stage, last = (min(tries, key=lambda row, by=by: row[by]) for by in (2, 3))
+            stage, last = (min(tries, key=itemgetter(by)) for by in (2, 3))
             orders = [
                 float(spearmanr([r[a] for r in tries], [r[b] for r in tries])[0]) for a, b in ((1, 2), (2, 3))
             ]

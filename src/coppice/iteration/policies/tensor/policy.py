@@ -123,7 +123,7 @@ def is_sum(exchanges: Sequence[GroupExchange]) -> bool:
 
 
 def kept_results(block: LayerBlock) -> float:
-    """Activation bytes kept to avoid all-reduces in recomputation: their results, unless kept anyway."""
+    """Activation bytes of results of all-reduces that are not made again, unless they stay anyway."""
     again = tensor_exchanges(block, RECOMPUTE)
     sums = [each for each in again if each.collective != "all_gather"]
     return sum(each.size_bytes for each in sums[1:])
