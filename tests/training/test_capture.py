@@ -367,8 +367,14 @@ def odd(name: str, *arguments: str, **options: Any) -> dict[int, CapturedRank]:
     return capture_ranks(ODD / f"{name}.py", arguments, **options)
 
 
-def test_values_that_are_printed_are_noted() -> None:
+@pytest.fixture(scope="module")
+def printed() -> CapturedRank:
     (found,) = odd("values", "printed").values()
+    return found
+
+
+def test_values_that_are_printed_are_noted(printed: CapturedRank) -> None:
+    found = printed
     assert found.flops == 1024
     assert any("values.py:26" in note and "taken to be 1.0" in note for note in found.notes)
     with pytest.raises(
@@ -482,9 +488,8 @@ def test_refusals() -> None:
         capture_ranks(SCRIPTS / "ddp.py", device="H10")
 
 
-def test_what_is_no_transformer_has_no_job() -> None:
-    (found,) = odd("values", "printed").values()
-    job: RecognisedJob = recognise({0: found}, 1)
+def test_what_is_no_transformer_has_no_job(printed: CapturedRank) -> None:
+    job: RecognisedJob = recognise({0: printed}, 1)
     assert job.record is None
     assert job.weights == 72
     assert any("table of words" in note for note in job.notes)

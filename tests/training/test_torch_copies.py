@@ -152,8 +152,29 @@ def test_zero_grad_between_a_backward_pass_and_its_step_loses_no_gradient_in_sil
         optimizer.zero_grad(set_to_none=False)
 
 
-@pytest.mark.parametrize("policy", ["ddp", "poseidon", "ooo", *LATE])
-@pytest.mark.parametrize("what", ["model", "part", "function", "flushed"])
+COMPILED = ("ddp", "poseidon", "ooo", *LATE)
+PAIRS = {
+    ("model", "ddp"),
+    ("model", "priority"),
+    ("model", "p3"),
+    ("part", "poseidon"),
+    ("part", "dear"),
+    ("part", "tictac"),
+    *(("function", policy) for policy in LATE),
+    ("flushed", "ooo"),
+    ("flushed", "bytescheduler"),
+}
+"""What is compiled under each policy in a quick run: all of both, and what a late update is missed by, for each."""
+
+
+@pytest.mark.parametrize(
+    ("what", "policy"),
+    [
+        pytest.param(what, policy, marks=() if (what, policy) in PAIRS else pytest.mark.slow)
+        for what in ("model", "part", "function", "flushed")
+        for policy in COMPILED
+    ],
+)
 def test_compiled_models_and_parts_train_as_they_are(policy: str, what: str) -> None:
     """A compiled function that reads a weight by itself gets it after its update, as a part with modules does."""
     model, optimizer = _scheduled(policy)
