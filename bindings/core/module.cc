@@ -4,6 +4,7 @@
 void init_breadth_first(nb::module_& m);
 void init_feasibility(nb::module_& m);
 void init_forests(nb::module_& m);
+void init_low_trees(nb::module_& m);
 void init_nccl_search(nb::module_& m);
 void init_packing(nb::module_& m);
 void init_path_flow(nb::module_& m);
@@ -22,6 +23,7 @@ NB_MODULE(_core, m) {
   init_breadth_first(m);
   init_feasibility(m);
   init_forests(m);
+  init_low_trees(m);
   init_nccl_search(m);
   init_packing(m);
   init_path_flow(m);

@@ -24,6 +24,7 @@ struct Layout {
   std::vector<std::vector<Channel>> into;     // channels into each rank, the shortest duration first
   std::vector<std::vector<Rank>> neighbours;  // ranks that a rank's channels lead to, each once
   std::vector<std::int32_t> gate;             // per rank, a port that all channels into it take, or -1
+  std::vector<std::int32_t> way_out;          // likewise of all channels out of it
   bool shared = false;                        // some port is on two channels, or free at another time than its chunk comes
 
   Layout(const ChannelNetwork& net, const ChunkDemand& wanted)
@@ -48,7 +49,12 @@ struct Layout {
       std::sort(ends.begin(), ends.end());
       ends.erase(std::unique(ends.begin(), ends.end()), ends.end());
     }
-    for (std::size_t v = 0; v < ranks; ++v) gate.push_back(common_port(into[v]));
+    std::vector<std::vector<Channel>> out(ranks);
+    for (std::size_t k = 0; k < net.src.size(); ++k) out[at(net.src[k])].push_back(static_cast<Channel>(k));
+    for (std::size_t v = 0; v < ranks; ++v) {
+      gate.push_back(common_port(into[v]));
+      way_out.push_back(common_port(out[v]));
+    }
   }
 
   static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }

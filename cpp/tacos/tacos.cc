@@ -47,7 +47,7 @@ class Attempt {
       : layout_(layout), net_(layout.network), demand_(layout.demand), rule_(rule), random_(seed),
         words_(layout.words), ranks_(layout.into.size()), has_(ranks_ * words_), coming_(ranks_ * words_),
         want_(ranks_ * words_), wanted_(ranks_), held_(ranks_), under_way_(ranks_), copies_(demand_.source.size(), 1),
-        port_free_(static_cast<std::size_t>(net_.num_ports)), dirty_(ranks_), candidates_(words_), faster_(words_) {
+        port_free_(static_cast<std::size_t>(net_.num_ports)), dirty_(ranks_), sends_(ranks_), candidates_(words_), faster_(words_) {
     for (std::size_t c = 0; c < demand_.source.size(); ++c) {
       const auto chunk = static_cast<Chunk>(c);
       const std::size_t source = at(demand_.source[c]);
@@ -184,13 +184,21 @@ class Attempt {
   void match(Time now) {
     if (layout_.shared)
       for (std::size_t i = visit_.size(); i > 1; --i) std::swap(visit_[i - 1], visit_[random_.below(i)]);
+    // Nothing comes from ranks that have nothing, or whose way out is taken: they are told once for all receivers.
+    std::size_t sending = 0;
+    for (std::size_t u = 0; u < ranks_; ++u) {
+      const std::int32_t port = layout_.way_out[u];
+      sends_[u] = !held_[u].empty() && (port < 0 || port_free_[at(port)] <= now);
+      sending += sends_[u];
+    }
+    if (sending == 0) return;
     for (Rank rank : visit_) {
       const std::size_t v = at(rank);
       if (wanted_[v] == 0 && under_way_[v].empty()) continue;
       if (layout_.gate[v] >= 0 && port_free_[at(layout_.gate[v])] > now) continue;
       open_.clear();
       for (Channel k : layout_.into[v])
-        if (free(k, now)) open_.push_back(k);
+        if (sends_[at(net_.src[at(k)])] != 0 && free(k, now)) open_.push_back(k);
       while (!open_.empty() && wanted_[v] > 0 && draw(v, now)) {
         std::erase_if(open_, [&](Channel k) { return !free(k, now); });
       }
@@ -279,6 +287,12 @@ class Attempt {
 
   /// Asks once more for a chunk on its way to v that a free channel brings sooner, the one that would come last.
   bool overtake(std::size_t v, Time now) {
+    // Most often nothing on its way comes later than by any channel.
+    Time last = 0, quickest = kNever;
+    for (std::int32_t id : under_way_[v])
+      if (!flights_[at(id)].doubled) last = std::max(last, flights_[at(id)].arrive);
+    for (Channel k : open_) quickest = std::min(quickest, duration(k));
+    if (open_.empty() || last <= now + quickest) return false;
     std::int32_t latest = -1;
     Channel by = -1;
     for (Channel k : open_) {
@@ -309,7 +323,7 @@ class Attempt {
   std::vector<std::vector<std::int32_t>> under_way_;  // flights into each rank
   std::vector<std::int32_t> copies_;
   std::vector<Time> port_free_;
-  std::vector<std::uint8_t> dirty_;
+  std::vector<std::uint8_t> dirty_, sends_;
   std::vector<Word> candidates_, faster_, allowed_;
   std::vector<Flight> flights_;
   using Arrival = std::pair<Time, std::int32_t>;

@@ -191,6 +191,22 @@ def find_symmetry(
     NDArray[np.int32],
     NDArray[np.int64],
 ]: ...
+def grow_low_tree(
+    num_ranks: int,
+    cost: NDArray[np.float64],
+    far: NDArray[np.float64],
+    root: int,
+    height: int,
+    turn: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
+def rehung_low_tree(
+    num_ranks: int,
+    cost: NDArray[np.float64],
+    sender: NDArray[np.int32],
+    receiver: NDArray[np.int32],
+    root: int,
+    height: int,
+) -> tuple[NDArray[np.int32], NDArray[np.int32]]: ...
 def match_chunks(
     num_ranks: int,
     num_ports: int,

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from fractions import Fraction
 
 import numpy as np
 import pytest
 
+from coppice import _core
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.planners.forest.bounded_height import bounded_trees, least_height
@@ -17,6 +19,7 @@ from coppice.schedule.verification.forest import verify_forest
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.operations import remove_nodes
 from coppice.topology.presets import preset
+from reference import low_trees as twin
 
 CASES = [
     ("dgx-1v", {}, 2),
@@ -107,7 +110,7 @@ def test_ranks_are_hung_below_others_within_the_height() -> None:
         star = [(0, rank, int(arcs[0, rank])) for rank in range(1, ranks)]
         before = cost[0, 1:].sum()
         for height in (1, 2, 3, ranks):
-            found = rehung(star, (cost, arcs), 0, height)
+            found = rehung(np.array(star), (cost, arcs), 0, height).tolist()
             depth = {0: 0}
             for sender, receiver, arc in found:  # senders come after what they receive
                 depth[receiver] = depth[sender] + 1
@@ -117,6 +120,25 @@ def test_ranks_are_hung_below_others_within_the_height() -> None:
             after = sum(cost[sender, receiver] for sender, receiver, _ in found)
             assert after <= before + 1e-12
             assert height > 1 or after == pytest.approx(before)
+
+
+def test_trees_are_those_of_the_readable_twin() -> None:
+    draw = np.random.default_rng(2)
+    for _ in range(60):
+        ranks, root = int(draw.integers(2, 10)), 1
+        # Few different costs, so that many are equal, and arcs that are not there
+        cost = draw.choice([1.0, 2.0, 3.0, np.inf], p=[0.3, 0.2, 0.2, 0.3], size=(ranks, ranks))
+        np.fill_diagonal(cost, np.inf)
+        hops = draw.integers(0, 4, size=ranks).astype(np.float64)
+        for height, turn in itertools.product((1, 2, 3), (-1, 0, 2)):
+            src, dst = _core.grow_low_tree(ranks, cost.reshape(-1), hops, root, height, turn)
+            edges = list(zip(src.tolist(), dst.tolist(), strict=True))
+            assert edges == twin.grown(cost, hops, root, height, turn)
+            if edges:
+                moved = _core.rehung_low_tree(ranks, cost.reshape(-1), src, dst, root, height)
+                assert list(zip(*(each.tolist() for each in moved), strict=True)) == twin.rehung(
+                    cost, edges, root, height
+                )
 
 
 def test_more_hops_and_trees_are_nearer_to_the_best_rate() -> None:

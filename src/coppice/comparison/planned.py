@@ -15,6 +15,7 @@ from coppice.bounds.network import check_problem
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
+from coppice.collectives import Collective
 from coppice.comparison.at_size import EFFORTS, Effort, SizeSearch
 from coppice.comparison.deterministic import (
     adds_in_pairs,
@@ -26,10 +27,11 @@ from coppice.comparison.many_ranks import for_many_ranks, pieces_at_most
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
 from coppice.comparison.ordered import num_rows
 from coppice.comparison.promising import MANY_RANKS, is_far, most_promising_first
-from coppice.errors import InputError, UnreachableError
+from coppice.errors import CoppiceError, InputError, UnreachableError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
-from coppice.planners.choice import from_catalogue, optimal_planner
+from coppice.planners.choice import PlannerOutput, from_catalogue, optimal_planner
 from coppice.planners.planning import PlannedResult, plan
+from coppice.planners.synthesis.synthesizing import Request, method_named
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
@@ -42,6 +44,8 @@ from coppice.text import plural, sizes_of
 NEAR = 1.002
 """A plan is fast enough if no schedule can be faster by more than this factor."""
 
+_MOST_PACKED = 16
+"""Ranks for which trees are packed from one root as well."""
 _MOST_ROWS = 2**20
 """Transfers that doubling a parameter makes at most on many ranks."""
 
@@ -155,7 +159,9 @@ def plan_for(
                 give_up_us=best_us,
                 least_us=floors.get(size_bytes),
             ).time_us
-            if best_us < inf and found < best_us and most == MOST_PIECES:
+            # Another number of pieces of trees may be faster than the first one that undercuts.
+            cut = isinstance(body, Forest) and most == MOST_PIECES
+            if best_us < inf and found < best_us and cut:
                 found = fastest(
                     body,
                     size_bytes,
@@ -171,7 +177,14 @@ def plan_for(
         made: Sequence[Alternative], limits: Mapping[int, float], budget: Effort
     ) -> list[Alternative]:
         search = SizeSearch(posed, assumed, tuple(made), time_us, budget, plain=bound_of(posed), say=say)
-        return [each for size in wanted for each in search.at(size, limits[size])]
+        found = [(size, *each) for size in wanted for each in search.at(size, limits[size])]
+        for size, one, reached_us in found:
+            body = one.made.body
+            # Rows were timed as they are, trees in all numbers of pieces.
+            known[id(bodies.setdefault(id(body), body)), size] = (
+                min(reached_us, time_us(body, size)) if isinstance(body, Schedule) else reached_us
+            )
+        return [one for _, one, _ in found]
 
     def choose(variants: Iterator[Alternative]) -> Alternative:
         made = _unlike(variants)
@@ -182,12 +195,13 @@ def plan_for(
                 made += for_many_ranks(
                     posed, assumed, _leaders(made, wanted, time_us), best, floors, time_us, say
                 )
-            best = {
-                size: min(time_us(one.made.body, size) for one in made if one.suits(size)) for size in wanted
-            }
             say("trying the algorithms of the catalogue")
             limits = {size: least[size].time_us * NEAR for size in wanted}
             budget = EFFORTS[effort]
+            made += _packed_from_one_root(posed) if budget.catalogue else []
+            best = {
+                size: min(time_us(one.made.body, size) for one in made if one.suits(size)) for size in wanted
+            }
             made += _of_the_catalogue(
                 posed, assumed, best, limits, budget.catalogue, untried, relaying=relaying
             )
@@ -272,6 +286,22 @@ def planner_options(options: Mapping[str, Any]) -> dict[str, Any]:
     if is_closed(options):
         return dict(options)
     return {name: value for name, value in options.items() if name != "relay_gpus"}
+
+
+def _packed_from_one_root(problem: Problem) -> list[Alternative]:
+    """Few trees of whole rates from one root, as Blink packs them: on few ranks that takes next to no time."""
+    from_one = problem.root is not None or problem.collective is Collective.ALL_REDUCE
+    if not from_one or problem.topology.num_ranks > _MOST_PACKED:
+        return []
+    method = method_named("blink")
+    try:
+        found = method.run(Request(problem=problem, options=method.read_options({})))
+    except CoppiceError:
+        return []
+    if found.body is None:
+        return []
+    made = PlannerOutput(body=found.body, parameters=found.parameters)
+    return [Alternative(name=method.name, made=made, planner=method.name)]
 
 
 def _of_the_catalogue(

@@ -330,6 +330,7 @@ def _after(schedule: Schedule, message: NDArray[np.int64]) -> tuple[NDArray[np.i
     if not len(schedule.after):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
     waits = np.repeat(message, np.diff(schedule.after_start))
-    pairs = np.unique(np.stack([waits, message[schedule.after]], axis=1), axis=0)
-    start = offsets(np.bincount(pairs[:, 0], minlength=int(message.max()) + 1))
-    return start, pairs[:, 1].astype(np.int32)
+    count = int(message.max()) + 1
+    pairs = np.unique(waits * count + message[schedule.after])
+    start = offsets(np.bincount(pairs // count, minlength=count))
+    return start, (pairs % count).astype(np.int32)

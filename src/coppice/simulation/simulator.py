@@ -204,6 +204,10 @@ def _worker_groups(topology: Topology, model: Model) -> NDArray[np.int32]:
 MOST_PIECES = 256
 """Pieces that a chunk is cut into at most."""
 
+_FLAT_PIECES, _FLAT = 4, 1.15
+"""Where a time is to be undercut, a second protocol that takes so many times what the first one does in its best number
+of pieces, from this number on, is not looked at in others: near the best one a few more or less are much the same."""
+
 _WORTH, _WORTH_MANY = 0.002, 0.01
 """Twice as many pieces are taken where they save this share of the time. Where these would be more than ``_MOST_ROWS``
 messages, they are simulated only if all further doublings together can be expected to save the second share."""
@@ -356,8 +360,11 @@ class _Search:
         first = (1 if self.pieces is None else self.pieces) if self.best is None else self.best.pieces
         searched = self.pieces is None and self.limit > 1
         known_us = math.inf if self.best is None else self.best.time_us
-        found = attempt(first, math.inf if searched else min(known_us, self.give_up_us))
-        if searched and found.time_us > self.enough_us:
+        limit_us = math.inf if searched else min(known_us, self.give_up_us)
+        if searched and self.below_us < math.inf and first >= _FLAT_PIECES:
+            limit_us = known_us * _FLAT
+        found = attempt(first, limit_us)
+        if searched and self.enough_us < found.time_us < math.inf:
             found = _best_pieces(
                 found,
                 attempt,
@@ -515,17 +522,21 @@ def _best_pieces(
         best = min((first, attempt(2**middle)), key=_worth) if middle else first
     below_gain_us = math.inf  # what the step to the middle from below it gained
     for direction in (-1, 1):
-        if below_us < math.inf and best.pieces < 2**middle:
+        if best.pieces < 2**middle:
             break  # fewer pieces are faster, so more are slower
         exponent, gain_us, before_us = middle + direction, below_gain_us, math.inf
         while (0 if guessed else 1) <= exponent <= highest and best.time_us > enough_us:
-            reached_us = best.time_us - further_gain_us(gain_us, before_us)
+            reached_us = (
+                best.time_us - 2 * gain_us
+            )  # a step may gain as much as the one before did, but hardly more
             if (enough_us and reached_us > enough_us) or reached_us > below_us:
                 break
             share = worth(2**exponent)
             if best.time_us <= least_us * (1 + share):
                 return best
-            if share > _WORTH and further_gain_us(gain_us, before_us) < share * best.time_us:
+            # Of all that is gained from here on the next step gains half or less.
+            lacking = share * best.time_us * (1 if share > _WORTH else 2)
+            if (share > _WORTH or below_us < math.inf) and further_gain_us(gain_us, before_us) < lacking:
                 break
             # How much slower half of the first guess is says what doubling gains.
             needs_time = direction < 0 and exponent == middle - 1

@@ -20,6 +20,7 @@ from fractions import Fraction
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice import _core
 from coppice.bounds.network import TRANSPOSED, Network
 from coppice.bounds.partition import is_even_both_ways
 from coppice.bounds.problem import Problem
@@ -41,6 +42,10 @@ _MOST_PATHS = 4
 
 Costs = tuple[NDArray[np.float64], NDArray[np.int64]]
 """Length of the shortest arc between each two ranks, and which arc it is."""
+Tree = NDArray[np.int64]
+"""Sender, receiver and arc of each edge, an edge a row."""
+
+_NO_EDGES = np.zeros((0, 3), dtype=np.int64)
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -173,8 +178,11 @@ class TreeGrowth:
         self.roots = [rank for _ in range(trees) for rank in first if rank is not None and rank >= 0]
         self.load = np.zeros(int(self.orbit.max(initial=-1)) + 1)
         self.full = float(inv_rate) * trees
-        self.grown: list[list[tuple[int, int, int]]] = [[] for _ in self.roots]
+        self.grown = [_NO_EDGES for _ in self.roots]
         self.least = np.inf
+        used = np.diff(self.arcs.link_start)
+        self.links = np.full((len(used), int(used.max(initial=0))), -1)  # of each arc, padded
+        self.links[np.arange(self.links.shape[1]) < used[:, None]] = self.arcs.links
 
     def packed(self) -> PackedTrees | None:
         """The trees as columns; None where a rank is too far away."""
@@ -182,7 +190,7 @@ class TreeGrowth:
             return None
         best = None
         for far_first in (True, False):
-            self.grown = [[] for _ in self.roots]
+            self.grown = [_NO_EDGES for _ in self.roots]
             self.load[:] = 0
             before = np.inf
             for _ in range(_PASSES):
@@ -201,69 +209,28 @@ class TreeGrowth:
                 before = reached
         return None if best is None else self.columns(self.roots, best)
 
-    def _count(self, tree: list[tuple[int, int, int]], times: int) -> None:
+    def _count(self, tree: Tree, times: int) -> None:
         self.load += times * self.load_of(tree)
 
-    def load_of(self, tree: list[tuple[int, int, int]]) -> NDArray[np.float64]:
+    def load_of(self, tree: Tree) -> NDArray[np.float64]:
         """Time for which each orbit of links is busy with the tree and its images."""
-        start = self.arcs.link_start
-        links = [self.arcs.links[start[arc] : start[arc + 1]] for _, _, arc in tree]
-        every = np.concatenate([np.zeros(0, dtype=np.int64), *links])
-        busy = np.bincount(self.orbit[every], weights=self.share[every], minlength=len(self.load))
+        links = self.links[tree[:, 2]].reshape(-1)
+        links = links[links >= 0]
+        busy = np.bincount(self.orbit[links], weights=self.share[links], minlength=len(self.load))
         return np.asarray(busy, dtype=np.float64)
 
-    def tree(self, root: int, costs: Costs, number: int | None) -> list[tuple[int, int, int]] | None:
-        """Sender, receiver and arc of each edge, senders after what they receive; None where it does not fit.
+    def tree(self, root: int, costs: Costs, number: int | None) -> Tree | None:
+        """The edges, senders after what they receive; None where some rank does not fit.
 
         With a number it grows by the farthest ranks first, of equally far ones by other ones in each tree.
         """
         cost, arc_of = costs
-        depth = np.full(len(cost), -1)
-        depth[root] = 0
-        turn = (np.arange(len(cost)) + (number or 0)) % len(cost) / (2 * len(cost))
-        far = np.zeros(len(cost)) if number is None else self.hops[root] + turn
-        edges: list[tuple[int, int, int]] = []
-        while (depth < 0).any():
-            path = self._cheapest(cost, depth, far)
-            if path is None:
-                # The near ones have taken the room: begin anew with the farthest ranks.
-                if far.any():
-                    return None
-                depth[:], depth[root], edges, far = -1, 0, [], self.hops[root] + turn
-                continue
-            for sender, receiver in path:
-                depth[receiver] = depth[sender] + 1
-                edges.append((sender, receiver, int(arc_of[sender, receiver])))
-        return edges
-
-    def _cheapest(
-        self, cost: NDArray[np.float64], depth: NDArray[np.int64], far: NDArray[np.float64]
-    ) -> list[tuple[int, int]] | None:
-        """Edges of the cheapest path from the tree to the farthest rank outside it, or the nearest if none is far."""
-        before: list[NDArray[np.int64]] = []
-        layers: list[NDArray[np.float64]] = []
-        reached = np.full(len(cost), np.inf)
-        outside, every = depth < 0, np.arange(len(cost))
-        for hops in range(self.height):
-            start = np.where(outside, reached, np.where(depth == hops, 0.0, np.inf))
-            through = start[:, None] + cost
-            nearest = through.argmin(axis=0)
-            reached = through[nearest, every]
-            before.append(nearest)
-            layers.append(reached)
-        least = np.min(layers, axis=0)
-        if np.isinf(least[outside]).any():
-            return None
-        node = int(
-            np.where(outside, far, -1.0).argmax() if far.any() else np.where(outside, least, np.inf).argmin()
-        )
-        hops = int(np.argmin([layer[node] for layer in layers]))
-        path: list[tuple[int, int]] = []
-        while depth[node] < 0:
-            sender = int(before[hops][node])
-            path.append((sender, node))
-            node, hops = sender, hops - 1
-        return path[::-1]
+        ranks = len(cost)
+        if ranks == 1:
+            return np.zeros((0, 3), dtype=np.int64)
+        turn = -1 if number is None else number % ranks
+        src, dst = _core.grow_low_tree(ranks, cost.reshape(-1), self.hops[root], root, self.height, turn)
+        return edges_of(src, dst, arc_of) if len(src) else None
 
     def _lengths(self) -> NDArray[np.float64]:
         """Lengths of links that grow with their load."""
@@ -284,21 +251,22 @@ class TreeGrowth:
         cost[arcs.pair], arc[arcs.pair] = least, chosen
         return cost.reshape(ranks, ranks), arc.reshape(ranks, ranks)
 
-    def columns(self, roots: Sequence[int], trees: Sequence[list[tuple[int, int, int]]]) -> PackedTrees:
+    def columns(self, roots: Sequence[int], trees: Sequence[Tree]) -> PackedTrees:
         """Trees of equal weight, those that are alike as one of their weight together."""
-        weights: dict[tuple[int, tuple[tuple[int, int, int], ...]], int] = {}
+        weights: dict[tuple[int, bytes], int] = {}
+        known: list[Tree] = []
         for root, edges in zip(roots, trees, strict=True):
-            key = root, tuple(edges)
+            key = root, edges.tobytes()
+            if key not in weights:
+                known.append(edges)
             weights[key] = weights.get(key, 0) + 1
         nodes = self.topology.rank_nodes
-        edges_of = [edges for _, edges in weights]
-        rows = [edge for edges in edges_of for edge in edges]
-        columns = np.array(rows, dtype=np.int64).reshape(-1, 3)
+        columns = np.concatenate([_NO_EDGES, *known])
         return PackedTrees(
             root=nodes[[root for root, _ in weights]].astype(np.int32),
             weight=np.array(list(weights.values()), dtype=np.int64),
             phase=Phase.BROADCAST,
-            start=offsets(np.array([len(edges) for edges in edges_of])),
+            start=offsets(np.array([len(edges) for edges in known])),
             edge_src=nodes[columns[:, 0]].astype(np.int32),
             edge_dst=nodes[columns[:, 1]].astype(np.int32),
             edge_path=columns[:, 2].astype(np.int32),
@@ -306,6 +274,11 @@ class TreeGrowth:
             path_nodes=self.arcs.path_nodes,
             symmetry=self.symmetry,
         )
+
+
+def edges_of(src: NDArray[np.int32], dst: NDArray[np.int32], arc_of: NDArray[np.int64]) -> Tree:
+    """Edges with the arcs that are cheapest between their ranks."""
+    return np.stack([src, dst, arc_of[src, dst]], axis=1)
 
 
 def _arcs(topology: Topology) -> _Arcs:

@@ -16,10 +16,18 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice import _core
 from coppice.bounds.lp.solver import new_solver, run_interruptibly
 from coppice.bounds.network import Network
 from coppice.bounds.problem import Problem
-from coppice.planners.forest.bounded_height import BoundedTrees, Costs, TreeGrowth, in_phases
+from coppice.planners.forest.bounded_height import (
+    BoundedTrees,
+    Costs,
+    Tree,
+    TreeGrowth,
+    edges_of,
+    in_phases,
+)
 from coppice.planners.forest.packed import PackedTrees
 
 _GAIN = 1e-4
@@ -32,11 +40,6 @@ _FREE = 1e-4
 """Share of the mean price that every link costs at least, so that no tree makes detours for nothing."""
 _SHARES = (60, 24, 12, 8, 4)
 """Equal shares into which a root's data may be cut; the first number is taken whose trees are few enough."""
-
-_ROUNDS = 4
-"""Passes over the ranks of a tree in which they are hung below others at most."""
-Tree = list[tuple[int, int, int]]
-"""Sender, receiver and arc of each edge."""
 
 
 def weighted_trees(
@@ -79,7 +82,7 @@ class _ColumnGeneration:
         self.trees: list[Tree] = []
         self.loads: list[NDArray[np.float64]] = []
         self.number: list[int] = []  # of the root of each tree
-        self.known: set[tuple[int, frozenset[tuple[int, int, int]]]] = set()
+        self.known: set[tuple[int, bytes]] = set()
 
     def packed(self, enough: float, most_edges: int) -> tuple[PackedTrees, float] | None:
         """The trees in whole shares, and for how long the busiest link is busy."""
@@ -122,7 +125,7 @@ class _ColumnGeneration:
                     best = float(price @ load), tree, load
             if best is None:
                 return False
-            known = number, frozenset(best[1])
+            known = number, best[1][np.argsort(best[1][:, 1])].tobytes()
             if known not in self.known:
                 self.known.add(known)
                 self.trees.append(best[1])
@@ -159,55 +162,13 @@ def rehung(tree: Tree, costs: Costs, root: int, height: int) -> Tree:
 
     Examples:
         >>> cost = np.array([[np.inf, 1, 3], [np.inf, np.inf, 1], [np.inf, np.inf, np.inf]])
-        >>> rehung([(0, 1, 0), (0, 2, 1)], (cost, np.array([[-1, 0, 1], [-1, -1, 2], [-1, -1, -1]])), 0, 2)
-        [(0, 1, 0), (1, 2, 2)]
+        >>> arcs = np.array([[-1, 0, 1], [-1, -1, 2], [-1, -1, -1]])
+        >>> rehung(np.array([[0, 1, 0], [0, 2, 1]]), (cost, arcs), 0, 2).tolist()
+        [[0, 1, 0], [1, 2, 2]]
     """
     cost, arc_of = costs
-    ranks = len(cost)
-    parent = np.full(ranks, -1)
-    for sender, receiver, _ in tree:
-        parent[receiver] = sender
-    for _ in range(_ROUNDS):
-        depth, below, inside = _shape(parent, root)
-        gain = 0.0
-        for rank in np.argsort(-cost[parent, np.arange(ranks)], kind="stable").tolist():
-            if rank == root or parent[rank] < 0:
-                continue
-            fits = (depth >= 0) & (depth + 1 + below[rank] <= height) & ~inside[rank]
-            choices = np.where(fits, cost[:, rank], np.inf)
-            best = int(choices.argmin())
-            if choices[best] < cost[parent[rank], rank] * (1 - 1e-9):
-                gain += cost[parent[rank], rank] - choices[best]
-                parent[rank] = best
-                depth, below, inside = _shape(parent, root)
-        if not gain:
-            break
-    order = [
-        rank for rank in np.argsort(_shape(parent, root)[0], kind="stable").tolist() if parent[rank] >= 0
-    ]
-    return [(int(parent[rank]), rank, int(arc_of[parent[rank], rank])) for rank in order]
-
-
-def _shape(
-    parent: NDArray[np.int64], root: int
-) -> tuple[NDArray[np.int64], NDArray[np.int64], NDArray[np.bool_]]:
-    """Depth of each rank, hops to the farthest one below it, and whether the second rank is the first one or below."""
-    ranks = len(parent)
-    every = np.arange(ranks)
-    inside = np.eye(ranks, dtype=np.bool_)
-    above = np.where(parent >= 0, parent, every)
-    at = every.copy()
-    depth = np.zeros(ranks, dtype=np.int64)
-    below = np.zeros(ranks, dtype=np.int64)
-    for hops in range(1, ranks):
-        moved = at != above[at]
-        if not moved.any():
-            break
-        at = above[at]
-        depth += moved
-        inside[at[moved], every[moved]] = True
-        np.maximum.at(below, at[moved], hops)
-    return np.where((parent >= 0) | (every == root), depth, -1), below, inside
+    src, dst = np.ascontiguousarray(tree[:, :2].T, dtype=np.int32)
+    return edges_of(*_core.rehung_low_tree(len(cost), cost.reshape(-1), src, dst, root, height), arc_of)
 
 
 class _HeightProgram:
