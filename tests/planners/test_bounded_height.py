@@ -19,7 +19,7 @@ from coppice.schedule.verification.forest import verify_forest
 from coppice.topology.model import Link, Node, Topology
 from coppice.topology.operations import remove_nodes
 from coppice.topology.presets import preset
-from reference import low_trees as twin
+from reference import low_trees as reference
 
 CASES = [
     ("dgx-1v", {}, 2),
@@ -122,7 +122,7 @@ def test_ranks_are_hung_below_others_within_the_height() -> None:
             assert height > 1 or after == pytest.approx(before)
 
 
-def test_trees_are_those_of_the_readable_twin() -> None:
+def test_trees_are_those_of_the_reference() -> None:
     draw = np.random.default_rng(2)
     for _ in range(60):
         ranks, root = int(draw.integers(2, 10)), 1
@@ -133,10 +133,10 @@ def test_trees_are_those_of_the_readable_twin() -> None:
         for height, turn in itertools.product((1, 2, 3), (-1, 0, 2)):
             src, dst = _core.grow_low_tree(ranks, cost.reshape(-1), hops, root, height, turn)
             edges = list(zip(src.tolist(), dst.tolist(), strict=True))
-            assert edges == twin.grown(cost, hops, root, height, turn)
+            assert edges == reference.grown(cost, hops, root, height, turn)
             if edges:
                 moved = _core.rehung_low_tree(ranks, cost.reshape(-1), src, dst, root, height)
-                assert list(zip(*(each.tolist() for each in moved), strict=True)) == twin.rehung(
+                assert list(zip(*(each.tolist() for each in moved), strict=True)) == reference.rehung(
                     cost, edges, root, height
                 )
 

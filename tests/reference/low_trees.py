@@ -1,4 +1,4 @@
-"""Trees of bounded height, grown by cheapest paths and hung anew: readable twins of the native ones."""
+"""Reference for trees of bounded height, grown by cheapest paths and hung anew."""
 
 from __future__ import annotations
 
