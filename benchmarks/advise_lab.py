@@ -35,7 +35,7 @@ from coppice.tuning.records import read_runs
 from coppice.tuning.statistics import ChoiceVerdict, compare
 from coppice.tuning.sweep import sweep_mpi
 from coppice.tuning.worker import Spec
-from lab import SLOW_BURST_BYTES, machine, mpi_launcher, mpi_variables, say, standing
+from lab import SLOW_BURST_BYTES, first_in_line, machine, mpi_launcher, mpi_variables, say, standing
 from tables import rows_by_network
 from tuning import two_boxes
 
@@ -142,7 +142,8 @@ def measured(part: Part, lab: str, output: Path, rounds: int, extra: Mapping[str
         deployed=extra is not None,
     )
     environment = mpi_variables(part.library) | dict(extra or {})
-    sweep_mpi(spec, lab=lab, launcher=mpi_launcher(part.library), environment=environment)
+    with first_in_line():
+        sweep_mpi(spec, lab=lab, launcher=mpi_launcher(part.library), environment=environment)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -182,7 +183,7 @@ def calls(part: Part, rounds: int, lab: str) -> Iterator[Call]:
     """All calls of a part."""
     with (
         tempfile.TemporaryDirectory() as name,
-        standing(lab, part.topology, part.scale, burst_bytes=part.burst_bytes),
+        standing(lab, part.topology, part.scale, burst_bytes=part.burst_bytes, acknowledgements_first=True),
     ):
         folder = Path(name)
         write_topology(scaled(part.topology, part.scale), folder / "network.json")
@@ -231,15 +232,15 @@ HEAD = """# Advice in use
 
 What `coppice advise --write` says it brings to Open MPI and MPICH, and what it brings with its files in use, in a lab
 of network namespaces (`coppice lab`): two boxes of three ranks on a cable of half the rate of a rank, and three boxes
-of two in a line, 640 Mbit/s a rank (160 where all is simulated). Regenerate with
+of two in a line, 640 Mbit/s a rank (160 where all is simulated); acknowledgements wait for no data. Regenerate with
 `sudo python benchmarks/advise_lab.py --write` (Linux, root). {machine}
 
 "Said": gain of the row of `coppice advise`, 1 where it says that nothing is to be changed. "In use": the default's time
 over the time with the files, {swept} pairs one right after the other ({simulated} where all is simulated), the median;
 then its 95% interval, and how far it is from what was said. "From": what `advise` went by, a sweep of {swept} rounds
-before, or simulation alone. "Spread": how far the quartiles of the default's times are apart: ranks that poll share two
-cores, so that calls of few bytes, of which nothing is to be changed either, differ from themselves. Every row is of one
-run, the only one that ended with this harness.
+before, or simulation alone. "Spread": how far the quartiles of the default's times are apart, which are those of one
+and the same call. Ranks get the two cores before all other programs of the machine: they poll and yield, and where they
+gave way to others, even to idle ones, calls of few bytes differed from themselves by more than what is measured here.
 
 | part | call | default, ms | advice | from | said | in use | interval | off | spread |
 |---|---|---|---|---|---|---|---|---|---|

@@ -36,7 +36,7 @@ from coppice.simulation.models import Model, Sharing
 from coppice.topology import scale_nodes
 from coppice.topology.model import Topology
 from coppice.topology.operations import scale as scaled
-from lab import chosen_scale, machine, mpi_launcher, mpi_variables, say, standing, two_boxes
+from lab import chosen_scale, first_in_line, machine, mpi_launcher, mpi_variables, say, standing, two_boxes
 from tables import rows_by_network
 
 TABLE = Path(__file__).with_name("joint_lab.md")
@@ -123,7 +123,7 @@ def measured_ms(lab: Lab, engine: str, jobs: Path, output: Path, iterations: int
     command = [sys.executable, "-m", "coppice", "bench", "--together", str(jobs)]
     command += ["-n", str(iterations), "-w", "1", "--engine", "torch" if engine == "torch" else "mpi"]
     command += ["--output", str(output), "--json", "--timeout", "120"]
-    with contextlib.redirect_stderr(io.StringIO()):
+    with contextlib.redirect_stderr(io.StringIO()), first_in_line():
         if engine == "torch":
             launch_ranks(lab, command, timeout_s=400, out=io.StringIO(), err=io.StringIO())
         else:

@@ -3,11 +3,11 @@
     python benchmarks/lab_sizes.py --write            # the tables of benchmarks/lab_sizes.md (Linux, root)
     python benchmarks/lab_sizes.py --only ring --rounds 5
 
-A collective on a network is measured in two runs of `coppice bench`, eight ranks over gloo. The first one times a few
-algorithms at sizes in between, from which a time model is fitted. With that model a set of plans is made for the sizes
-of the table, as `coppice plan --sizes` does. The second run times, round by round, the set, every algorithm of the
-catalogue that has routes, and gloo's own collective. So a time is predicted before it is measured, and from other
-sizes.
+Eight ranks run over gloo (`lab_sizes_rank.py`). First a few algorithms of a collective are timed at sizes in between,
+from which a time model is fitted. With that model a set of plans is made for the sizes of the table, as
+`coppice plan --sizes` does. A second run times every algorithm of the catalogue that has routes, and gloo's own
+collective; then, round by round, the set beside those that came near the fastest. So a time is predicted before it is
+measured, and from other sizes.
 """
 
 from __future__ import annotations
@@ -18,45 +18,67 @@ import io
 import json
 import sys
 import tempfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict, dataclass, replace
+from fractions import Fraction
 from pathlib import Path
 from typing import Any
+
+import msgspec
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.plan_sets import plan_set
 from coppice.errors import CheckError, InputError
-from coppice.fitting.time_model import Bodies, MeasuredTime, fit
+from coppice.fitting.time_model import MeasuredTime, fit
 from coppice.planners.algorithms.catalogue import algorithms
 from coppice.planners.choice import FOREST, from_catalogue
 from coppice.planners.planning import plan
+from coppice.run.bench.measuring import NATIVE
 from coppice.run.communicator.in_network import is_protocol
 from coppice.run.lab.blueprint import draw
 from coppice.run.lab.launch import launch_ranks
 from coppice.run.lab.namespaces import Lab
-from coppice.schedule.files.set_file import write_plan_set
+from coppice.schedule.files.set_file import TimedSize, write_plan_set
 from coppice.schedule.forest import Forest
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.models import Model
 from coppice.text import short_size, sizes_of
 from coppice.topology.model import Topology
 from coppice.topology.operations import scale as scaled
-from lab import COLLECTIVES, SLOW_BURST_BYTES, chosen_scale, machine, say, standing, topologies
+from coppice.tuning.statistics import compare
+from lab import SLOW_BURST_BYTES, chosen_scale, first_in_line, machine, say, standing, topologies
+from lab_sizes_rank import Spec
 from tables import Table, number
 from time_model_runs import STARTS
 
 PAGE = Path(__file__).with_name("lab_sizes.md")
+RANK = Path(__file__).with_name("lab_sizes_rank.py")
 KEPT = PAGE.with_suffix(".json")
 NETWORKS = ("two-boxes", "ring")
 SIZES = sizes_of("16K,256K,4M")
 FITTED = sizes_of("8K,32K,128K,512K,2M")
+RIGHT = 0.15
+"""Error of a time that is predicted well enough."""
+RESTS = 1.5
+"""Rests before runs, in the time in which the slowest link fills its bucket."""
 SLOWER = 2
 """Links have this part of the usual rates, so that they take the time, not the two cores."""
 FITTED_WITH = {
-    Collective.ALL_GATHER: ("ring", "bruck", "neighbor-exchange", FOREST),
-    Collective.ALL_REDUCE: ("ring", "recursive-doubling", "rabenseifner", FOREST),
+    Collective.ALL_GATHER: ("ring", "bruck", "neighbor-exchange", "hierarchical", "linear", FOREST),
+    Collective.ALL_REDUCE: (
+        *("ring", "recursive-doubling", "rabenseifner", "hierarchical", "k-reduce-scatter-allgather"),
+        FOREST,
+    ),
+    Collective.BROADCAST: ("chain", "binomial", "scatter-allgather", "hierarchical", "linear", FOREST),
+    Collective.REDUCE_SCATTER: ("ring", "recursive-halving", "pairwise", "two-level", "linear", FOREST),
 }
+"""A few of each make: long chains, doublings, few messages in all, many at once, all links at once."""
+WORTH_KNOWING = 2.0
+"""Times the least at a size that a time may be which a model is fitted to. What takes longer is not what one plans
+with, and where it takes longer as its flows meet on a link, losses of TCP are part of it that no model has."""
+LOSS, CHANCE = 0.03, 0.05
+"""What a loss is: more than this share, and so clear a one by chance at most so often."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -66,32 +88,35 @@ class Cell:
     network: str
     collective: Collective
     size_bytes: int
+    plan: str  # what was the fastest when it was planned
     plan_us: float
     predicted_us: float
     rival: str
     rival_us: float
     native_us: float
     spread: float  # of the plan's rounds: the slowest over the fastest, less 1
+    low: float  # 95% interval of the rival's time over the plan's, round by round
+    high: float
+    slower: bool  # than the rival, beyond noise
+    others: dict[str, float]  # what was looked at, with its time in microseconds
     wrong: int
 
 
-def bench(
-    lab: Lab, collective: Collective, sizes: Sequence[int], names: Sequence[str], rounds: int
-) -> list[dict[str, Any]]:
-    """The rows of `coppice bench`, each rank a process of the lab."""
+def timed(lab: Lab, spec: Spec) -> list[dict[str, Any]]:
+    """The rows of a specification, each rank a process of the lab."""
     with tempfile.TemporaryDirectory() as directory:
         output = Path(directory) / "rows"
-        command = [sys.executable, "-m", "coppice", "bench", collective.value]
-        command += ["-s", ",".join(map(str, sizes)), "-n", str(rounds), "-w", "2", "-a", ",".join(names)]
-        command += ["--engine", "torch", "--output", str(output), "--json", "--timeout", "120"]
+        words = msgspec.json.encode(msgspec.structs.replace(spec, output=str(output))).decode()
         said = io.StringIO()
         try:
-            with contextlib.redirect_stderr(io.StringIO()):
+            with contextlib.redirect_stderr(io.StringIO()), first_in_line():
+                command = [sys.executable, str(RANK), words]
                 launch_ranks(lab, command, timeout_s=3600, out=io.StringIO(), err=said)
         except CheckError:
             say(said.getvalue()[-2000:])
             raise
-        return [json.loads(line) for line in output.read_text().splitlines()]
+        rows: list[dict[str, Any]] = json.loads(output.read_text())
+        return rows
 
 
 def body_of(problem: Problem, name: str) -> Schedule | Forest:
@@ -112,8 +137,64 @@ def with_routes(problem: Problem) -> list[str]:
     return found
 
 
-def fitted(rows: Sequence[dict[str, Any]], bodies: Bodies) -> Model:
+@dataclass(frozen=True)
+class Place:
+    """A network of the lab."""
+
+    name: str
+    topology: Topology
+
+    @property
+    def scale(self) -> Fraction:
+        """Of the rates."""
+        return chosen_scale(self.topology) / SLOWER
+
+    def problem(self, collective: Collective) -> Problem:
+        """What is planned."""
+        network = scaled(self.topology, self.scale)
+        return Problem(topology=network, collective=collective, root=0 if collective.rooted else None)
+
+    @contextlib.contextmanager
+    def lab(self) -> Iterator[Lab]:
+        """The network while it stands."""
+        with standing(
+            "sizes",
+            self.topology,
+            self.scale,
+            burst_bytes=SLOW_BURST_BYTES,
+            acknowledgements_first=True,
+        ) as lab:
+            yield lab
+
+    def spec(self, collective: Collective, names: Sequence[str], sizes: Sequence[int], rounds: int) -> Spec:
+        """What is timed, without a plan."""
+        network = scaled(self.topology, self.scale)
+        slowest_gb_per_s = float(min(map(network.gb_per_s, range(network.num_links))))
+        return Spec(
+            collective=collective,
+            names=list(names),
+            sizes=list(sizes),
+            rounds=rounds,
+            rest_s=RESTS * SLOW_BURST_BYTES / slowest_gb_per_s / 1e9,
+            output="",
+        )
+
+
+def fitted_times(place: Place, collective: Collective, rounds: int) -> list[dict[str, Any]]:
+    """Times to fit a model to."""
+    spec = place.spec(collective, FITTED_WITH[collective], FITTED, rounds)
+    say(f"{place.name}: {collective} by {', '.join(spec.names)}, to fit a model")
+    with place.lab() as lab:
+        rows = timed(lab, spec)
+    return [
+        {key: row[key] for key in ("collective", "algorithm", "size_bytes", "time_us", "pieces")}
+        for row in rows
+    ]
+
+
+def fitted(place: Place, rows: Sequence[dict[str, Any]]) -> Model:
     """The time model that suits measured rows best; two cores carry all ranks."""
+    least = {size: min(row["time_us"] for row in rows if row["size_bytes"] == size) for size in FITTED}
     times = [
         MeasuredTime(
             algorithm=f"{row['collective']} {row['algorithm']}",
@@ -122,69 +203,69 @@ def fitted(rows: Sequence[dict[str, Any]], bodies: Bodies) -> Model:
             pieces=row["pieces"] or None,
         )
         for row in rows
-        if not row["refusal"]
+        if row["time_us"] <= WORTH_KNOWING * least[row["size_bytes"]]
     ]
-    start = replace(STARTS["lab"], burst_bytes=SLOW_BURST_BYTES)
+    routed = draw(place.topology, place.scale).routed
+    bodies: dict[str, Sequence[Schedule | Forest]] = {
+        f"{collective} {name}": (routed(body_of(place.problem(Collective(collective)), name)),)
+        for collective, name in {(row["collective"], row["algorithm"]) for row in rows}
+    }
+    start = replace(STARTS["lab"], burst_bytes=SLOW_BURST_BYTES, packed=False)
     found = fit(times, bodies, start, name="lab")
     say(f"fitted to {len(times)} times, mean error {found.mean_error:.1%}: {found.model.text}")
     return found.model
 
 
-def measured(name: str, topology: Topology, collective: Collective, rounds: int) -> tuple[Model, list[Cell]]:
-    """Fit, plan, measure."""
-    scale = chosen_scale(topology) / SLOWER
-    network = scaled(topology, scale)
-    problem = Problem(topology=network, collective=collective)
-    with (
-        standing("sizes", topology, scale, burst_bytes=SLOW_BURST_BYTES, acknowledgements_first=True) as lab,
-        tempfile.TemporaryDirectory() as directory,
-    ):
-        routed = draw(topology, scale).routed
-        names = FITTED_WITH[collective]
-        say(f"{name}: {collective} by {', '.join(names)}, to fit a model")
-        rows = bench(lab, collective, FITTED, names, rounds)
-        bodies: dict[str, Sequence[Schedule | Forest]] = {
-            f"{collective} {each}": (routed(body_of(problem, each)),) for each in names
-        }
-        model = fitted(rows, bodies)
+def measured(place: Place, collective: Collective, model: Model, rounds: int) -> list[Cell]:
+    """Plan, and measure beside all others."""
+    problem = place.problem(collective)
+    with tempfile.TemporaryDirectory() as directory, place.lab() as lab:
         folder = Path(directory) / f"{collective}"
         made = plan_set(problem, SIZES, model=model, effort="high").plans
         write_plan_set(made, folder)
         served = with_routes(problem)
-        say(f"{name}: {collective} by {len(made.plans)} plans, {len(served)} algorithms and gloo")
-        rows = bench(lab, collective, SIZES, [str(folder), *served, "native"], rounds)
-    predicted = {each.size_bytes: each.simulated_seconds * 1e6 for each in made.sizes}
+        say(f"{place.name}: {collective} by {len(made.plans)} plans, {len(served)} algorithms and gloo")
+        spec = place.spec(collective, [*served, FOREST, NATIVE], SIZES, rounds)
+        rows = timed(lab, msgspec.structs.replace(spec, plan=str(folder)))
     cells = []
-    for size in SIZES:
-        found = {row["algorithm"]: row for row in rows if row["size_bytes"] == size and not row["refusal"]}
-        cells.append(cell(name, collective, size, found, predicted[size]))
-    return model, cells
+    for each in made.sizes:
+        found = {row["algorithm"]: row for row in rows if row["size_bytes"] == each.size_bytes}
+        cells.append(cell(place.name, collective, each, found))
+    return cells
 
 
-def cell(
-    network: str, collective: Collective, size: int, rows: dict[str, dict[str, Any]], predicted_us: float
-) -> Cell:
+def cell(network: str, collective: Collective, planned: TimedSize, rows: dict[str, dict[str, Any]]) -> Cell:
     """One size: the plan beside the fastest of all others."""
     (ours,) = [name for name in rows if "/" in name]
-    rival = min((name for name in rows if name != ours), key=lambda name: rows[name]["time_us"])
+    beside = len(rows[ours]["rounds_us"])
+    rival = min(
+        (name for name, row in rows.items() if name != ours and len(row["rounds_us"]) == beside),
+        key=lambda name: rows[name]["time_us"],
+    )
+    verdict = compare(rows[rival]["rounds_us"], rows[ours]["rounds_us"], paired=True)
     return Cell(
         network=network,
         collective=collective,
-        size_bytes=size,
+        size_bytes=planned.size_bytes,
+        plan=planned.fastest_name,
         plan_us=rows[ours]["time_us"],
-        predicted_us=predicted_us,
+        predicted_us=planned.simulated_seconds * 1e6,
         rival=rival,
         rival_us=rows[rival]["time_us"],
         native_us=rows["native"]["time_us"],
         spread=rows[ours]["slowest_us"] / rows[ours]["fastest_us"] - 1,
+        low=verdict.low,
+        high=verdict.high,
+        slower=verdict.p_slower <= CHANCE and verdict.gain < 1 - LOSS,
+        others={name: row["time_us"] for name, row in rows.items() if name != ours},
         wrong=sum(row["wrong"] for row in rows.values()),
     )
 
 
 def table(cells: Sequence[Cell], models: Sequence[str]) -> Table:
     """All cells, and in how many the goals hold."""
-    ahead = sum(each.plan_us <= each.rival_us * 1.05 for each in cells)
-    right = sum(abs(each.predicted_us / each.plan_us - 1) <= 0.15 for each in cells)
+    ahead = sum(not each.slower for each in cells)
+    right = sum(abs(each.predicted_us / each.plan_us - 1) <= RIGHT for each in cells)
     return Table(
         title="Plans of sizes, measured",
         header=(
@@ -198,6 +279,8 @@ def table(cells: Sequence[Cell], models: Sequence[str]) -> Table:
             "gloo",
             "best other",
             "",
+            "others",
+            "its time over the plan's",
         ),
         rows=[
             (
@@ -206,16 +289,19 @@ def table(cells: Sequence[Cell], models: Sequence[str]) -> Table:
                 short_size(each.size_bytes),
                 number(each.plan_us / 1e6, unit="s"),
                 number(each.predicted_us / 1e6, unit="s"),
-                f"{100 * (each.predicted_us / each.plan_us - 1):+.0f}%",
+                f"{100 * (each.predicted_us / each.plan_us - 1):+.0f}%"
+                + (" MISS" if abs(each.predicted_us / each.plan_us - 1) > RIGHT else ""),
                 f"{100 * each.spread:.0f}%",
                 number(each.native_us / 1e6, unit="s"),
                 f"{number(each.rival_us / 1e6, unit='s')} ({100 * (each.rival_us / each.plan_us - 1):+.0f}%)",
                 each.rival,
+                str(len(each.others)),
+                f"{each.low:.2f} .. {each.high:.2f}{' SLOWER' if each.slower else ''}",
             )
             for each in cells
         ],
         notes=[
-            f"* At least as fast as the best of all others, within 5%: {ahead} of {len(cells)}.",
+            f"* At least as fast as the best of all others, within noise: {ahead} of {len(cells)}.",
             f"* Predicted within 15%: {right} of {len(cells)}.",
             f"* Wrong elements: {sum(each.wrong for each in cells)}.",
             *(f"* {model}." for model in models),
@@ -228,59 +314,82 @@ HEAD = """# Plans of sizes on real sockets
 `python benchmarks/lab_sizes.py --write` regenerates this page (Linux, root), `--only` and `--collective` a part of it.
 {machine}, 8 ranks over gloo.
 
-For each network and collective a time model is fitted to a few algorithms at 8, 32, 128 and 512 KiB and 2 MiB; with it
-plans are made for the sizes of the table, and these, every algorithm of the catalogue that has routes, and gloo's own
-collective are timed in one run, round by round. A time is the median over the rounds of the slowest rank; "rounds" is
-by how much the slowest round of the plan was above its fastest one, "best other" how much more than the plan the
-fastest of all others took. Links have half the rates of those of lab.md and let {burst:,} bytes through at once after a
-rest; acknowledgements wait for no data.
+For each network and collective a time model is fitted to a few algorithms at 8, 32, 128 and 512 KiB and 2 MiB, where
+they take no more than twice the fastest of them; with it plans are made for the sizes of the table. Every algorithm of
+the catalogue that has routes and gloo's own collective ("others") are timed in three rounds (at 4 MiB in one, without
+those that took four times the fastest at 256 KiB). Those that come within 30% of the fastest of them, at most four, are
+timed again with the plan, round by round, and these rounds alone count. A time is the median over the rounds of the
+slowest rank; "rounds" is by how much the slowest round of the plan was above its fastest one, "best other" how much
+more than the plan the fastest of all others took, and at the end stands the 95% interval of its time over the plan's in
+the same round. Slower beyond noise is a loss of more than 3% that chance brings in less than 5%.
+
+Links have half the rates of those of lab.md and let {burst:,} bytes through at once after a rest, which every run has
+before it; acknowledgements wait for no data. Ranks get a core before all other programs of the machine: behind others,
+even idle ones, every message waits for milliseconds, whatever the algorithm.
 
 """
 
 
-def kept_rows(names: Sequence[str], collectives: Sequence[Collective], rounds: int) -> list[dict[str, Any]]:
-    """Rows of networks and collectives, those asked for measured anew and kept for another run."""
-    networks = topologies()
-    kept = json.loads(KEPT.read_text()) if KEPT.exists() else []
-    for name in names:
-        for collective in collectives:
-            model, found = measured(name, networks[name], collective, rounds)
-            row: dict[str, Any] = {
-                "network": name,
-                "collective": collective.value,
-                "rounds": rounds,
-                "model": model.text,
-            }
-            row["cells"] = [asdict(each) for each in found]
-            others = [
-                each for each in kept if (each["network"], each["collective"]) != (name, collective.value)
-            ]
-            kept = sorted(
-                [*others, row], key=lambda each: (NETWORKS.index(each["network"]), each["collective"])
-            )
-            KEPT.write_text(json.dumps(kept, indent=1) + "\n")
-    return kept
+class _Kept(msgspec.Struct):
+    """What was measured so far."""
+
+    times: dict[str, dict[str, list[dict[str, Any]]]] = {}  # By network and collective, to fit models to
+    cells: dict[str, dict[str, list[dict[str, Any]]]] = {}  # Likewise, of the table
+    notes: dict[str, dict[str, str]] = {}  # Likewise: model and rounds
+
+    def save(self) -> None:
+        """Write it down."""
+        data = msgspec.json.format(msgspec.json.encode(self, order="sorted"), indent=1)
+        KEPT.write_bytes(data + b"\n")
+
+
+def measure(
+    kept: _Kept, place: Place, collectives: Sequence[Collective], rounds: int, *, times_alone: bool
+) -> None:
+    """Measure times for a model anew if these alone are asked for or there are none, and then the table."""
+    known = kept.times.setdefault(place.name, {})
+    for collective in collectives:
+        if times_alone or collective not in known:
+            known[collective.value] = fitted_times(place, collective, rounds)
+            kept.save()
+    if times_alone:
+        return
+    for collective in collectives:
+        model = fitted(place, known[collective])
+        cells = measured(place, collective, model, rounds)
+        kept.cells.setdefault(place.name, {})[collective.value] = [asdict(each) for each in cells]
+        kept.notes.setdefault(place.name, {})[collective.value] = f"{rounds} rounds: {model.text}"
+        kept.save()
 
 
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter
     )
-    parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--rounds", type=int, default=15, help="half as many from 1 MiB on")
     parser.add_argument("--only", action="append", choices=NETWORKS, help="may be repeated")
-    parser.add_argument("--collective", action="append", choices=[each.value for each in COLLECTIVES])
+    parser.add_argument("--collective", action="append", choices=[each.value for each in FITTED_WITH])
+    parser.add_argument("--times", action="store_true", help="measure what models are fitted to, and no more")
+    parser.add_argument("--shown", action="store_true", help="measure nothing: the page of what was measured")
     parser.add_argument("--write", action="store_true", help=f"write {PAGE.name}")
     options = parser.parse_args(arguments)
-    collectives = [Collective(each) for each in options.collective or COLLECTIVES]
-    rows = kept_rows(options.only or NETWORKS, collectives, options.rounds)
+    collectives = [Collective(each) for each in options.collective or FITTED_WITH]
+    kept = msgspec.json.decode(KEPT.read_bytes(), type=_Kept) if KEPT.exists() else _Kept()
+    for name in () if options.shown else options.only or NETWORKS:
+        place = Place(name, topologies()[name])
+        measure(kept, place, collectives, options.rounds, times_alone=options.times)
+    rows = [
+        (name, collective)
+        for name in NETWORKS
+        for collective in FITTED_WITH
+        if collective in kept.cells.get(name, {})
+    ]
     cells = [
-        Cell(**{**each, "collective": Collective(each["collective"])})
-        for row in rows
-        for each in row["cells"]
+        Cell(**{**each, "collective": collective})
+        for name, collective in rows
+        for each in kept.cells[name][collective.value]
     ]
-    models = [
-        f"{row['network']}, {row['collective']}, {row['rounds']} rounds: {row['model']}" for row in rows
-    ]
+    models = [f"{name}, {collective}, {kept.notes[name][collective.value]}" for name, collective in rows]
     page = HEAD.format(machine=machine(), burst=SLOW_BURST_BYTES) + table(cells, models).markdown()
     print(page)
     if options.write:

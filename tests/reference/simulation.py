@@ -54,16 +54,21 @@ class Message:
         return self.start < 0 and all((m.done if done else m.sent) >= 0 for m, done in self.waits)
 
 
-def messages_of(schedule: Schedule, size_bytes: int, *, steps_bind: bool = True) -> list[Message]:
+def messages_of(
+    schedule: Schedule, size_bytes: int, *, steps_bind: bool = True, packed: bool = True
+) -> list[Message]:
     """Messages of a schedule in which every transfer names its path."""
     length = chunk_bounds(schedule, size_bytes)[1].tolist()
     columns = (schedule.src, schedule.dst, schedule.chunk, schedule.op, schedule.path, schedule.step)
     rows = list(zip(*(column.tolist() for column in columns), strict=True))
     found: dict[object, Message] = {}
     of_row: list[Message] = []
+    run = _runs(rows)
     for row, (src, dst, chunk, op, path, step) in enumerate(rows):
         nodes = tuple(schedule.path_nodes[schedule.path_start[path] : schedule.path_start[path + 1]].tolist())
-        key = (step, nodes) if step >= 0 and steps_bind else row
+        key = row
+        if step >= 0 and steps_bind:
+            key = (step, nodes) if packed else run[row]
         message = found.setdefault(key, Message(len(found), src, dst, nodes, []))
         message.rows.append(row)
         message.bytes += length[chunk]
@@ -86,6 +91,16 @@ def messages_of(schedule: Schedule, size_bytes: int, *, steps_bind: bool = True)
         for earlier in schedule.after[schedule.after_start[row] : schedule.after_start[row + 1]].tolist():
             of_row[row].waits.append((of_row[earlier], True))
     return list(found.values())
+
+
+def _runs(rows: list[tuple[int, ...]]) -> list[tuple[str, int]]:
+    """Which run of chunks that follow each other, and go the same way in the same step, each row belongs to."""
+    found = [("run", row) for row in range(len(rows))]
+    by_chunk = sorted(found, key=lambda each: (*rows[each[1]][:1:-1], each[1]))
+    for (_, before), (_, row) in pairwise(by_chunk):
+        if rows[row][3:] == rows[before][3:] and rows[row][2] == rows[before][2] + 1:
+            found[row] = found[before]
+    return found
 
 
 class Machine:
@@ -144,7 +159,7 @@ class Machine:
 
 def simulated(schedule: Schedule, size_bytes: int, model: Model, *, pieces: int = 1) -> list[Message]:
     """All messages with their times; ``pieces`` says how many pieces compete for links by turn."""
-    messages = messages_of(schedule, size_bytes, steps_bind=model.steps_bind)
+    messages = messages_of(schedule, size_bytes, steps_bind=model.steps_bind, packed=model.packed)
     machine = Machine(schedule, model)
     network = (
         FairNetwork(machine)

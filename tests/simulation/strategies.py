@@ -63,6 +63,7 @@ def models(draw: st.DrawFn, *, sharing: Sharing | None = None) -> Model:
         burst_bytes=draw(st.sampled_from((0, 0, 100, 3000))) if how is Sharing.FIFO else 0,
         buffered=draw(st.booleans()),
         steps_bind=draw(st.booleans()),
+        packed=draw(st.booleans()),
         overhead_us=draw(st.sampled_from((0.0, 0.7, 2.0))),
         sharing=how,
         store_and_forward=how is Sharing.FIFO and draw(st.booleans()),

@@ -19,7 +19,9 @@ from coppice.bounds.attainable import in_network_bound
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError, UnreachableError
+from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.catalogue import case_of, find, make
+from coppice.planners.algorithms.parts.moves import Moves, whole
 from coppice.planners.choice import from_catalogue
 from coppice.planners.planning import plan
 from coppice.schedule.plan import Plan
@@ -381,3 +383,19 @@ def test_blocks_for_one_rank_travel_as_one_message_on_many_ranks() -> None:
     assert isinstance(trees, Schedule)
     assert trees.num_transfers > 2**11
     assert fastest(trees, 2**30, model=model_of(None), pieces=1).messages.count == trees.num_transfers
+
+
+def test_chunks_that_lie_apart_are_messages_of_their_own_where_nothing_is_packed() -> None:
+    """What engines send: blocks 0 and 1 from rank 0 to 1 are one message, 0 and 2 are two."""
+    moves = {}
+    for chunks in ((0, 1), (0, 2)):
+        case = AlgorithmCase(topology=preset("star", gpus=4), collective=Collective.BROADCAST, root=0)
+        made = Moves(case, whole(case, 4))
+        made.add(0, 0, 1, list(chunks))
+        moves[chunks] = made.schedule()
+    counts = {
+        (chunks, packed): simulate(body, 4096, model=Model(packed=packed), pieces=1).messages.count
+        for chunks, body in moves.items()
+        for packed in (True, False)
+    }
+    assert counts == {((0, 1), True): 1, ((0, 1), False): 1, ((0, 2), True): 1, ((0, 2), False): 2}

@@ -25,6 +25,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from itertools import pairwise
 from pathlib import Path
+from weakref import WeakKeyDictionary
 
 import msgspec
 import numpy as np
@@ -236,10 +237,13 @@ def measure_overhead_us(engine: Engine, *, timeout_s: float) -> float:
     Every rank sends messages of one element to the next one, one at a time and then several at a time. The difference
     between the medians of the rounds counts, and of all ranks the median. Ranks that share cores keep each other
     waiting, and do so in a collective. It is at least a fifth of what a step with one message takes: on busy cores the
-    difference drowns in noise, and a cost of nothing would cut plans to dust.
+    difference drowns in noise, and a cost of nothing would cut plans to dust. An engine is measured once: what runs on
+    it later is cut alike, whoever asks.
     """
     if engine.ranks == 1:
         return _LEAST_US
+    if (known := _MEASURED_US.get(engine)) is not None:
+        return known
     narrow, wide = (ring_program(engine.rank, engine.ranks, _STEPS, width) for width in (1, _WIDTH))
     empty = np.zeros(0, dtype=np.uint8)
 
@@ -253,8 +257,12 @@ def measure_overhead_us(engine: Engine, *, timeout_s: float) -> float:
     together = statistics.median(seconds(wide) for _ in range(_ROUNDS)) * 1e6
     own = max(_LEAST_US, (together - alone) / (_STEPS * (_WIDTH - 1)), alone / _STEPS / 5)
     answers = engine.exchange(msgspec.json.encode(own))
-    return statistics.median(float(msgspec.json.decode(answer)) for answer in answers)
+    found = statistics.median(float(msgspec.json.decode(answer)) for answer in answers)
+    _MEASURED_US[engine] = found
+    return found
 
+
+_MEASURED_US: WeakKeyDictionary[Engine, float] = WeakKeyDictionary()
 
 PROGRAMS_KEPT = 256
 """Programs that a rank keeps; the one that was used longest ago goes first."""

@@ -105,7 +105,7 @@ class Messages(Brief):
 
 
 def messages_of(
-    body: Schedule | Forest, size_bytes: int, *, pieces: int = 1, steps_bind: bool = True
+    body: Schedule | Forest, size_bytes: int, *, pieces: int = 1, steps_bind: bool = True, packed: bool = True
 ) -> Messages:
     """Messages of a schedule, or of a forest as it is (with switch multicast and reduction), for ``size_bytes``.
 
@@ -116,8 +116,12 @@ def messages_of(
         steps_bind: A rank begins a step when all that it does in the step before is done, and what goes the same
             way in a step is one message. Otherwise every row is a message, and steps order only what happens to one
             chunk at one rank: what channels of a GPU library wait for.
+        packed: What goes the same way in a step is one message wherever it lies; otherwise only chunks are that follow
+            each other in memory and arrive to the same end.
     """
-    return messages_of_routed(routed_body(body), size_bytes, pieces=pieces, steps_bind=steps_bind)
+    return messages_of_routed(
+        routed_body(body), size_bytes, pieces=pieces, steps_bind=steps_bind, packed=packed
+    )
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
@@ -138,12 +142,14 @@ def routed_body(body: Schedule | Forest) -> RoutedBody:
     return RoutedBody(schedule=schedule, topology=topology, routes=_routes(schedule))
 
 
-def messages_of_routed(rows: RoutedBody, size_bytes: int, *, pieces: int, steps_bind: bool) -> Messages:
+def messages_of_routed(
+    rows: RoutedBody, size_bytes: int, *, pieces: int, steps_bind: bool, packed: bool = True
+) -> Messages:
     """As :func:`messages_of`, of rows that are routed already."""
     topology, schedule = rows.topology, in_pieces(rows.schedule, pieces)
     _, length = chunk_bounds(schedule, size_bytes)
     row_bytes = length[schedule.chunk]
-    message, first_row = _grouped(schedule, steps_bind=steps_bind)
+    message, first_row = _grouped(schedule, steps_bind=steps_bind, packed=packed)
     count = len(first_row)
     route = schedule.path[first_row]
     at_gpu = topology.rank[schedule.topology.rank_nodes[schedule.dst]] >= 0
@@ -275,11 +281,15 @@ def _routes(schedule: Schedule) -> Routes:
     )
 
 
-def _grouped(schedule: Schedule, *, steps_bind: bool) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+def _grouped(
+    schedule: Schedule, *, steps_bind: bool, packed: bool
+) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
     """Message of each row, and the first row of each message; messages are in the order of their first rows."""
     rows = np.arange(schedule.num_transfers, dtype=np.int64)
     if not len(rows) or schedule.step[0] < 0 or not steps_bind:
         return rows, rows
+    if not packed:
+        return _of_neighbours(schedule)
     key = schedule.step * np.int64(len(schedule.path_start)) + schedule.path
     if int(key.max()) < _DENSE * len(key):
         first_row = np.empty(int(key.max()) + 1, dtype=np.int64)
@@ -290,6 +300,19 @@ def _grouped(schedule: Schedule, *, steps_bind: bool) -> tuple[NDArray[np.int64]
         first_row = first[group.reshape(-1)]
     opens = first_row == rows
     return (np.cumsum(opens) - 1)[first_row], np.flatnonzero(opens)
+
+
+def _of_neighbours(schedule: Schedule) -> tuple[NDArray[np.int64], NDArray[np.int64]]:
+    """As :func:`_grouped`, where only chunks that follow each other are one message."""
+    columns = (schedule.chunk, schedule.op, schedule.path, schedule.step)
+    order = np.lexsort(columns)
+    chunk, *alike = (column[order] for column in columns)
+    opens = begins_run(*alike)
+    opens[1:] |= chunk[1:] != chunk[:-1] + 1
+    first_row = np.minimum.reduceat(order, np.flatnonzero(opens))
+    message = np.empty(len(order), dtype=np.int64)
+    message[order] = np.argsort(np.argsort(first_row))[np.cumsum(opens) - 1]
+    return message, np.sort(first_row)
 
 
 def _summed(values: NDArray[np.int64], group: NDArray[np.int64], count: int) -> NDArray[np.int64]:

@@ -327,7 +327,10 @@ def simulate_together(
     model = model_of(model)
     _check(jobs)
     parts = [
-        messages_of(job.body, job.size_bytes, pieces=job.pieces, steps_bind=model.steps_bind) for job in jobs
+        messages_of(
+            job.body, job.size_bytes, pieces=job.pieces, steps_bind=model.steps_bind, packed=model.packed
+        )
+        for job in jobs
     ]
     alone = [
         _run(part, job.body.collective, job.size_bytes, model, keep=False)

@@ -66,6 +66,9 @@ class Model:
     # A rank begins a step of an algorithm when it has done the step before, as in MPI; otherwise only data
     # bind, as for the channels of a GPU library
     steps_bind: bool = True
+    # What goes the same way in such a step is one message wherever it lies in memory; otherwise only chunks
+    # that follow each other are, as with engines that copy nothing together before they send it
+    packed: bool = True
     buffered: bool = False  # A sender goes on when a message has left it, not when it has arrived
     # Messages that a GPU handles at a time at its ends (thread blocks, cores); 0: any number, which makes an
     # occupancy a latency
@@ -180,6 +183,8 @@ class Model:
             parts.append(f"bursts of {self.burst_bytes:,} bytes")
         if self.channels is not None:
             parts.append(f"{self.channels} channels")
+        if not self.packed:
+            parts.append("one message for neighbouring chunks only")
         parts.append(f"{self.sharing} links")
         if self.store_and_forward:
             parts.append("store-and-forward switches")

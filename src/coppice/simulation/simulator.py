@@ -386,7 +386,9 @@ class _Search:
         return self._run(messages, profile, self.best.pieces, keep_hops=True)
 
     def _cut(self, pieces: int, *, steps_bind: bool) -> Messages:
-        return messages_of_routed(self.rows, self.size_bytes, pieces=pieces, steps_bind=steps_bind)
+        return messages_of_routed(
+            self.rows, self.size_bytes, pieces=pieces, steps_bind=steps_bind, packed=self.model.packed
+        )
 
     def _run(
         self,

@@ -163,7 +163,9 @@ def simulated_together(
     Args:
         bodies: What each group carries out, on the cluster or parts of it that keep the names of its nodes.
     """
-    plain = [messages_of(body, size_bytes, steps_bind=model.steps_bind) for body in bodies]
+    plain = [
+        messages_of(body, size_bytes, steps_bind=model.steps_bind, packed=model.packed) for body in bodies
+    ]
     found = CollectiveCost(0.0)
     for numbers in _distinct_sets(plain, topology):
         timeline = _set_of_groups([bodies[n] for n in numbers], topology, size_bytes, model)
@@ -212,13 +214,16 @@ def _set_of_groups(
     bodies: Sequence[Schedule | Forest], topology: Topology, size_bytes: int, model: Model
 ) -> Timeline:
     """Simulate groups that share links, segmented as is best for one group alone, with the fastest protocol for all."""
-    count = messages_of(bodies[0], size_bytes, steps_bind=model.steps_bind).count * len(bodies)
+    count = messages_of(bodies[0], size_bytes, steps_bind=model.steps_bind, packed=model.packed).count * len(
+        bodies
+    )
     most = max(1, MOST_MESSAGES // max(1, count))
     alone = fastest(bodies[0], size_bytes, model=model, keep_hops=False, most=most)
     if len(bodies) == 1:
         return alone
     parts = [
-        messages_of(body, size_bytes, pieces=alone.pieces, steps_bind=model.steps_bind) for body in bodies
+        messages_of(body, size_bytes, pieces=alone.pieces, steps_bind=model.steps_bind, packed=model.packed)
+        for body in bodies
     ]
     everything = joined(parts, start_us=[0.0] * len(parts), topology=topology).messages
     return min(

@@ -97,6 +97,7 @@ class ModelJson(TypedDict):
     overhead_us: float
     launch_us: float
     steps_bind: bool
+    packed: bool
     buffered: bool
     workers: int
     shared_workers: bool

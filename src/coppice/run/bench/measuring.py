@@ -1,11 +1,12 @@
 """Measure algorithms against the library's own collectives on the running processes.
 
-All contenders run in turn in every round, so that noise hits all alike; a row is the median over the rounds of the
-slowest rank's time. Every result is compared with what each rank computes by itself.
+All contenders run in every round, in an order of its own, so that noise hits all alike; a row is the median over the
+rounds of the slowest rank's time. Every result is compared with what each rank computes by itself.
 """
 
 from __future__ import annotations
 
+import random
 import statistics
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -195,6 +196,7 @@ def bench(
     in_place: bool = False,
     rounds: int = 20,
     warmup: int = 5,
+    rest_s: float = 0.0,
     timeout_s: float = 300.0,
     cache_dir: str | None = None,
 ) -> Iterator[BenchRow]:
@@ -213,6 +215,8 @@ def bench(
         in_place: Input and output are one memory.
         rounds: Measured rounds, 1 or more.
         warmup: Rounds before.
+        rest_s: Rest before every run, in seconds: links that let a burst through after a rest find no run better
+            off than another.
         timeout_s: Longest wait for another rank.
         cache_dir: Where plans are kept.
 
@@ -256,6 +260,7 @@ def bench(
             in_place=in_place,
             rounds=rounds,
             warmup=warmup,
+            rest_s=rest_s,
             timeout_s=timeout_s,
         )
     finally:
@@ -275,6 +280,7 @@ def _rows(
     in_place: bool,
     rounds: int,
     warmup: int,
+    rest_s: float,
     timeout_s: float,
 ) -> Iterator[BenchRow]:
     """The rows of :func:`bench`."""
@@ -303,7 +309,7 @@ def _rows(
             except InputError as error:  # raised on every rank alike
                 row = replace(row, refusal=str(error))
             rows.append(row)
-        yield from measured_rows(engine, rows, contenders, rounds=rounds, warmup=warmup)
+        yield from measured_rows(engine, rows, contenders, rounds=rounds, warmup=warmup, rest_s=rest_s)
 
 
 ALWAYS_IN_PLACE = (Collective.BROADCAST, Collective.REDUCE, Collective.BARRIER)
@@ -326,15 +332,18 @@ def measured_rows(
     *,
     rounds: int,
     warmup: int,
+    rest_s: float = 0.0,
 ) -> list[BenchRow]:
-    """All contenders in turn, round by round; the rows with their results."""
+    """All contenders in every round, each round in another order; the rows with their results."""
     times: dict[str, list[float]] = {name: [] for name in contenders}
     before = None
     for number in range(warmup + rounds):
         if number == warmup:
             before = core_times()
-        for name, contender in contenders.items():
-            seconds = contender.run(check=number in (0, warmup + rounds - 1))
+        # The same order on all ranks; what one leaves behind on the network is not always the same one's burden.
+        for name in random.Random(number).sample(list(contenders), len(contenders)):
+            time.sleep(rest_s)
+            seconds = contenders[name].run(check=number in (0, warmup + rounds - 1))
             if number >= warmup:
                 times[name].append(seconds)
     busy = busy_share(before, core_times())
