@@ -16,7 +16,7 @@ from coppice.comparison.ordered import num_rows
 from coppice.comparison.promising import MANY_RANKS
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
-from coppice.planners.in_turns import in_turns
+from coppice.planners.in_turns import hop_by_hop, in_turns
 from coppice.planners.over_boxes import rails
 from coppice.planners.trees_over_boxes import (
     DEGREES,
@@ -113,6 +113,13 @@ def _schedules(
 ) -> Iterator[Alternative]:
     if problem.collective in (Collective.BROADCAST, Collective.REDUCE):
         yield from _over_boxes(problem, model, sizes)
+    elif problem.collective is Collective.ALL_TO_ALL:
+        for one in made:
+            stepped = hop_by_hop(one.made.body) if isinstance(one.made.body, Schedule) else None
+            if stepped is not None:
+                yield _alternative(
+                    stepped, f"{one.name}, hop by hop", {**one.made.parameters, "hop_by_hop": True}
+                )
     elif problem.collective.made_of_trees:
         straight = exchanged_straight(problem) if min(sizes) <= _MOST_EXCHANGED else None
         if straight is not None:

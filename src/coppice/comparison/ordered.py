@@ -16,6 +16,7 @@ from numpy.typing import NDArray
 
 from coppice.bounds.network import TRANSPOSED
 from coppice.comparison.path_costs import PathCosts
+from coppice.planners.alike import turned
 from coppice.planners.ordering import (
     by_longest_way,
     held_back,
@@ -27,7 +28,7 @@ from coppice.planners.ordering import (
 )
 from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.lower import chunk_bounds, lower
-from coppice.schedule.messages import messages_of_routed, routed_body
+from coppice.schedule.messages import Alike, RoutedBody, messages_of_routed, routed_body
 from coppice.schedule.schedule import Schedule, in_pieces, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles
@@ -71,11 +72,24 @@ class OrderSearch:
         body: What is carried out; it should have been verified.
         model: What messages cost.
         budget: Transfers that are simulated at most.
+        most_pieces: Pieces that every chunk is cut into at most.
+        alike: The rows stand for those of all ranks. They are not held back, and what is found is not verified: whoever
+            writes out all rows does that.
     """
 
-    def __init__(self, body: Schedule | Forest, model: Model, budget: int) -> None:
+    def __init__(
+        self,
+        body: Schedule | Forest,
+        model: Model,
+        budget: int,
+        *,
+        most_pieces: int = MOST_PIECES,
+        alike: Alike | None = None,
+    ) -> None:
         self.model = model
         self.budget = budget
+        self.most_pieces = most_pieces
+        self.alike = alike
         self.rows = _plain_rows(body)
         self.stepped = body if self.rows is None and isinstance(body, Schedule) else None
 
@@ -85,7 +99,7 @@ class OrderSearch:
         if rows is None or not rows.num_transfers or (self.rows is None and self.model.steps_bind):
             return None
         best: Ordered | None = None
-        whole = messages_of_routed(routed_body(rows), size_bytes, pieces=1, steps_bind=False)
+        whole = messages_of_routed(self._routed(rows), size_bytes, pieces=1, steps_bind=False)
         profiles = [
             (least_in_profile_us(whole, each, self.model), number, each)
             for number, each in enumerate(transport_profiles(self.model, rows.topology))
@@ -109,10 +123,19 @@ class OrderSearch:
                 behind = self._from_behind(rows, size_bytes, first)
                 best = _faster(best, self._justified(behind, size_bytes)) or best
             best = _faster(best, self._mirrored(size_bytes, first.profile)) or best
-            best = _faster(best, self._in_waves(size_bytes, first.profile)) or best
-        if best.time_us >= below_us or not verify_schedule(best.schedule, relay_gpus=True).ok:
+            if self.alike is None:
+                best = _faster(best, self._in_waves(size_bytes, first.profile)) or best
+        if best.time_us >= below_us:
             return None
-        return best
+        return best if self.alike is not None or verify_schedule(best.schedule, relay_gpus=True).ok else None
+
+    def _routed(self, rows: Schedule) -> RoutedBody:
+        """The rows with their routes, in either direction."""
+        made = routed_body(rows)
+        if self.alike is None or self.rows is None:
+            return made
+        own = self.rows.topology
+        return replace(made, alike=self.alike if rows.topology is own else turned(self.alike, own))
 
     def _as_given(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
         """The rows as they stand, whose order a planner may have chosen, or held back by it."""
@@ -121,6 +144,8 @@ class OrderSearch:
         if self.model.sharing is not Sharing.FIFO or not self._spend(3 * rows.num_transfers):
             return None
         found = self._timed(rows, size_bytes, 1, profile)
+        if self.alike is not None:
+            return found
         return _faster(found, self._timed(self._held_back(rows, size_bytes, profile), size_bytes, 1, profile))
 
     def _in_pieces(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
@@ -131,7 +156,7 @@ class OrderSearch:
         smallest = int(chunk_bounds(rows, size_bytes)[1].max(initial=0))
         best: Ordered | None = None
         pieces = 1
-        while pieces <= MOST_PIECES and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
+        while pieces <= self.most_pieces and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
             found: Ordered | None = None
             for pieces_first in (False, True)[: 1 + (pieces > 1)]:
                 if not self._spend(rows.num_transfers * pieces):
@@ -161,13 +186,13 @@ class OrderSearch:
         """The fastest number of pieces where links take the row with the longest way of all that wait."""
         rows = self.rows
         assert rows is not None
-        if self.model.sharing is not Sharing.FIFO:
+        if self.model.sharing is not Sharing.FIFO or self.alike is not None:
             return None
         ways = longest_ways(rows, _durations(rows, size_bytes, profile, self.model))
         smallest = int(chunk_bounds(rows, size_bytes)[1].max(initial=0))
         best: Ordered | None = None
         pieces = 1
-        while pieces <= MOST_PIECES and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
+        while pieces <= self.most_pieces and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
             if not self._spend(2 * rows.num_transfers * pieces):
                 break
             cut = by_longest_way(rows, ways, pieces, pieces_first=False)
@@ -231,7 +256,10 @@ class OrderSearch:
         assert rows is not None
         if rows.collective not in TRANSPOSED or not self._spend(rows.num_transfers):
             return None
-        back = OrderSearch(turned_round(rows), self.model, self.budget)
+        backwards = None if self.alike is None else turned(self.alike, rows.topology)
+        back = OrderSearch(
+            turned_round(rows), self.model, self.budget, most_pieces=self.most_pieces, alike=backwards
+        )
         found = _faster(back._in_pieces(size_bytes, profile), back._by_turns(size_bytes, profile))
         self.budget = back.budget
         if found is None or not self._spend(3 * found.schedule.num_transfers):
@@ -242,6 +270,8 @@ class OrderSearch:
         done_us = last_us - found.timeline.start_us[::-1]
         free = reordered(forwards, np.argsort(begin_us, kind="stable"))
         best = self._timed(free, size_bytes, found.pieces, profile)
+        if self.alike is not None:
+            return best
         bound = held_back(forwards, begin_us, done_us, each_way=True)
         return _faster(best, self._timed(bound, size_bytes, found.pieces, profile))
 
@@ -275,7 +305,7 @@ class OrderSearch:
         self, schedule: Schedule, size_bytes: int, profile: TransportProfile, *, pieces: int = 1
     ) -> Timeline:
         return run(
-            messages_of_routed(routed_body(schedule), size_bytes, pieces=pieces, steps_bind=False),
+            messages_of_routed(self._routed(schedule), size_bytes, pieces=pieces, steps_bind=False),
             model=self.model,
             collective=schedule.collective,
             size_bytes=size_bytes,

@@ -16,6 +16,7 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
+from coppice.comparison.alike import for_alike_ranks
 from coppice.comparison.at_size import EFFORTS, Effort, SizeSearch
 from coppice.comparison.deterministic import (
     adds_in_pairs,
@@ -187,17 +188,19 @@ def plan_for(
         return [one for _, one, _ in found]
 
     def choose(variants: Iterator[Alternative]) -> Alternative:
-        made = _unlike(variants)
+        looking = EFFORTS[effort].catalogue > 0 and not is_closed(options) and not deterministic
+        limits = {size: least[size].time_us * NEAR for size in wanted}
+        balanced = for_alike_ranks(posed, assumed, limits, time_us, say) if looking else []
+        made = balanced or _unlike(variants)
         say(f"simulating trees at {plural(len(wanted), 'size')}")
-        best = {size: min(time_us(one.made.body, size) for one in made) for size in wanted}
+        best = {size: min(time_us(one.made.body, size) for one in made if one.suits(size)) for size in wanted}
         if not is_closed(options):
-            if EFFORTS[effort].catalogue:
+            if EFFORTS[effort].catalogue and not balanced:
                 made += for_many_ranks(
                     posed, assumed, _leaders(made, wanted, time_us), best, floors, time_us, say
                 )
             say("trying the algorithms of the catalogue")
-            limits = {size: least[size].time_us * NEAR for size in wanted}
-            budget = EFFORTS[effort]
+            budget = replace(EFFORTS[effort], catalogue=1) if balanced else EFFORTS[effort]
             made += _packed_from_one_root(posed) if budget.catalogue else []
             best = {
                 size: min(time_us(one.made.body, size) for one in made if one.suits(size)) for size in wanted

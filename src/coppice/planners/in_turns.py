@@ -7,10 +7,14 @@ rank receives as much as it sends at any time. One pass over the rows finds that
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice.collectives import Collective
 from coppice.planners.ordering import reordered, without_steps
+from coppice.rows import begins_run, positions
 from coppice.schedule.schedule import Op, Schedule
 
 _MOST_LEVELS = 64
@@ -40,7 +44,7 @@ def in_turns(schedule: Schedule) -> Schedule | None:
         >>> list(zip(found.src.tolist(), found.dst.tolist()))
         [(0, 1), (1, 2), (2, 0), (0, 2), (1, 0), (2, 1)]
     """
-    levels = _levels(schedule)
+    levels = levels_of(schedule)
     if levels is None:
         return None
     ranks = schedule.topology.num_ranks
@@ -50,8 +54,45 @@ def in_turns(schedule: Schedule) -> Schedule | None:
     return reordered(without_steps(schedule), order)
 
 
-def _levels(schedule: Schedule) -> NDArray[np.int64] | None:
-    """How many rows of its chunk go before each row: those that reduce it first, then those that copy it."""
+def hop_by_hop(schedule: Schedule) -> Schedule | None:
+    """An all-to-all in steps, one for each hop of a block: what goes the same way in a step may be one message.
+
+    A block that is passed on waits for all of its step, and ranks handle as many messages as they have neighbours.
+    None where a chunk is sent to several ranks, or rows have steps or further dependencies already.
+
+    Args:
+        schedule: Rows in an order in which they can be carried out.
+
+    Examples:
+        >>> from coppice.bounds.problem import Problem
+        >>> from coppice.planners.planning import plan
+        >>> from coppice.topology.presets import preset
+        >>> made = plan(Problem(preset("ring", gpus=4), "all_to_all")).plan.schedule
+        >>> hop_by_hop(made).step.tolist() == sorted(hop_by_hop(made).step.tolist())
+        True
+    """
+    if (
+        schedule.collective is not Collective.ALL_TO_ALL
+        or len(schedule.after)
+        or schedule.step.max(initial=-1) >= 0
+    ):
+        return None
+    order = np.argsort(schedule.chunk, kind="stable")
+    chunk, src, dst = schedule.chunk[order], schedule.src[order], schedule.dst[order]
+    follows = ~begins_run(chunk)
+    if bool((src[1:] != dst[:-1])[follows[1:]].any()):
+        return None
+    hop = np.empty(len(order), dtype=np.int32)
+    hop[order] = positions(np.diff(np.append(np.flatnonzero(~follows), len(order))))
+    by_hop = np.argsort(hop, kind="stable")
+    return replace(reordered(schedule, by_hop), step=hop[by_hop])
+
+
+def levels_of(schedule: Schedule) -> NDArray[np.int64] | None:
+    """How many rows of its chunk go before each row: those that reduce it first, then those that copy it.
+
+    None where they are too many.
+    """
     ranks = schedule.topology.num_ranks
     places = schedule.chunk.astype(np.int64) * ranks
     level = np.zeros(schedule.num_transfers, dtype=np.int64)

@@ -60,6 +60,24 @@ class Routes(Brief):
 
 
 @dataclass(frozen=True, eq=False, kw_only=True, repr=False)
+class Alike(Brief):
+    """Ranks and links that stand for all that are like them: messages of one root are then those of every root.
+
+    Where a schedule looks the same from every rank, whatever happens to one link happens to all like it at the same
+    time. So it is enough to simulate the messages of one root of each orbit, and to let them take the links and workers
+    that stand for theirs.
+    """
+
+    rank: NDArray[np.int32]  # Rank that stands for each rank (int32)
+    link: NDArray[np.int32]  # Link that stands for each link (int32)
+
+    def links(self, links: NDArray[np.int32]) -> NDArray[np.int32]:
+        """What stands for some links; those above the last one are the channels of ranks, in their order."""
+        count = len(self.link)
+        return np.concatenate([self.link, count + self.rank])[links].astype(np.int32)
+
+
+@dataclass(frozen=True, eq=False, kw_only=True, repr=False)
 class Messages(Brief):
     """Messages in tie-breaking order, as columns."""
 
@@ -87,6 +105,7 @@ class Messages(Brief):
     # Time that a message takes before its first link, per route (float64); None: what the model says
     overhead_us: NDArray[np.float64] | None = None
     sent_share: Fraction | None = None  # Part of M that ranks send to others, in an all-to-all
+    alike: Alike | None = None  # These stand for messages of all ranks; None: they are all there are
 
     @property
     def count(self) -> int:
@@ -131,6 +150,7 @@ class RoutedBody(Brief):
     schedule: Schedule  # A row names its path; every node sequence that is used stands in the table once
     topology: Topology  # Where the rows travel; in that of the schedule switches that pass on count as ranks
     routes: Routes  # The paths
+    alike: Alike | None = None  # As that of :class:`Messages`
 
 
 def routed_body(body: Schedule | Forest) -> RoutedBody:
@@ -178,6 +198,7 @@ def messages_of_routed(
         job=np.zeros(0, dtype=np.int32),
         due_us=np.zeros(0, dtype=np.float64),
         sent_share=_sent_share(schedule),
+        alike=rows.alike,
     )
 
 

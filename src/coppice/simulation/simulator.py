@@ -97,7 +97,10 @@ def run(
     burst_us = _bursts_us(messages.topology, model)
     messages = with_transport(messages, TransportProfile() if profile is None else profile, model=model)
     topology, routes = messages.topology, messages.routes
-    sender, receiver = topology.rank[routes.src], topology.rank[routes.dst]
+    sender, receiver, links = topology.rank[routes.src], topology.rank[routes.dst], routes.links
+    if messages.alike is not None:
+        links = messages.alike.links(links)
+        sender, receiver = messages.alike.rank[sender], messages.alike.rank[receiver]
     overhead_us = messages.overhead_us
     if overhead_us is None:
         overhead_us = np.where(sender >= 0, model.overhead_us, 0.0)
@@ -125,7 +128,7 @@ def run(
         burst=np.pad(burst_us, (0, topology.num_links - len(burst_us) if model.burst_bytes else 0))
         * _NS_PER_US,
         route_start=routes.link_start,
-        route_links=routes.links,
+        route_links=links,
         overhead=overhead_us * _NS_PER_US,
         sender=sender,
         receiver=receiver,
@@ -246,7 +249,7 @@ def most_pieces(schedule: Schedule, size_bytes: int, *, model: Model, most: int 
 
 
 def fastest(
-    body: Schedule | Forest,
+    body: Schedule | Forest | RoutedBody,
     size_bytes: int,
     *,
     model: Model,
@@ -266,7 +269,8 @@ def fastest(
     busiest link alone take longer than what was found.
 
     Args:
-        body: What is carried out; it should have been verified.
+        body: What is carried out; it should have been verified. Of rows that stand for those of all ranks M is what
+            they carry by themselves.
         size_bytes: M in bytes, 0 or more.
         model: What messages cost.
         pieces: Cut every chunk into so many pieces; None takes the fastest number.
@@ -284,8 +288,8 @@ def fastest(
     """
     if most < 1:
         raise InputError(f"expected at least 1 piece at most, found {most}.")
-    rows = routed_body(body)
-    ways = _ways_of_steps(body, model)
+    rows = body if isinstance(body, RoutedBody) else routed_body(body)
+    ways = _ways_of_steps(rows.schedule, model)
     search = _Search(
         rows=rows,
         size_bytes=size_bytes,
@@ -607,7 +611,8 @@ def least_in_profile_us(messages: Messages, profile: TransportProfile, model: Mo
     routes, topology = messages.routes, messages.topology
     carried = np.bincount(messages.route, weights=messages.num_bytes, minlength=len(routes.src))
     of_link = np.repeat(carried, routes.num_links)
-    load = np.bincount(routes.links, weights=of_link, minlength=topology.num_links)
+    links = routes.links if messages.alike is None else messages.alike.links(routes.links)
+    load = np.bincount(links, weights=of_link, minlength=topology.num_links)
     wire_load = load * float(profile.expansion) / model.efficiency - model.burst_bytes
     least = float((wire_load * topology.denominator / topology.capacity).max(initial=0.0)) / 1000
     if profile.gpu_gb_per_s is not None:
