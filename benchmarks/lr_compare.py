@@ -17,6 +17,7 @@ from statistics import median
 from typing import Any
 
 from coppice.options.names import LR_METHODS, LR_TASKS
+from coppice.text import plural
 from coppice.training.learning_rates.comparison import ComparedTask, MethodRuns, compare_methods
 from coppice.training.learning_rates.methods import AUTOLRS, stages_of
 from lr_trials import LENGTHS, ORACLE_RATES, oracle_losses, oracle_rates, shorter_losses
@@ -139,7 +140,7 @@ def shorter_table(tables: list[ComparedTask], found: dict[str, dict[str, Any]]) 
                 (
                     task.task,
                     f"{task.goal:.3f}",
-                    f"{method} ({len(losses[0])} seeds)",
+                    f"{method} ({plural(len(losses[0]), 'seed')})",
                     *(f"{each:.3f}" for each in middles),
                     "none" if there is None else f"{there * task.steps:,.0f}",
                     "-" if there is None or steps is None else f"{steps / (there * task.steps):.2f}x",
@@ -161,7 +162,7 @@ def reasons(tables: list[ComparedTask], found: dict[str, dict[str, Any]]) -> str
     for task in tables:
         made = trials_table(task.task, found, task.steps)
         if made is not None:
-            made.notes += _in_words(task, found)
+            made.notes += [_order_in_words(made), *_in_words(task, found)]
             parts.append(made.markdown())
     made = shorter_table(tables, found)
     if made is not None:
@@ -174,6 +175,16 @@ def reasons(tables: list[ComparedTask], found: dict[str, dict[str, Any]]) -> str
     return "\n".join(parts)
 
 
+def _order_in_words(made: Table) -> str:
+    """What the orders of a table say."""
+    forecasts, ends = ([float(row[column]) for row in made.rows] for column in (6, 7))
+    return (
+        f"Forecasts order rates as the ends of their stages do ({min(forecasts):+.2f} and more); the ends of stages "
+        f"order them as the last losses do by {' and '.join(f'{each:+.2f}' for each in ends)}: a rate that is best for its stage "
+        "need not be for the training."
+    )
+
+
 def _in_words(task: ComparedTask, found: dict[str, dict[str, Any]]) -> list[str]:
     ends = oracle_losses(task.task, found, task.steps)
     if not ends:
@@ -184,8 +195,8 @@ def _in_words(task: ComparedTask, found: dict[str, dict[str, Any]]) -> list[str]
     return [
         (
             f"Stages that have the rate which truly is best at their end, of {ORACLE_RATES}, end with "
-            f"{median(ends):.3f} ({len(ends)} seeds{beside}, {task.goal:.3f} by the original schedule); their median "
-            f"rate in the second half is {median(rates):.2g}."
+            f"{median(ends):.3f} ({plural(len(ends), 'seed')}{beside}, {task.goal:.3f} by the original schedule); "
+            f"their median rate in the second half is {median(rates):.2g}."
         )
     ]
 

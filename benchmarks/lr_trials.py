@@ -114,30 +114,24 @@ def tried(base: _Training, stage: int, seed: int) -> tuple[list[tuple[float, flo
     return [(trial.lr, trial.forecast) for trial in control.state.trials], control.state.chosen
 
 
-def looked_at(name: str, steps: int, rate: float, seed: int) -> dict[str, Any]:
-    """Losses of the rates that are tried along the original schedule."""
-    task, stage = TASKS[name], stages_of(steps)[1]
-    training, done = _Training(task, seed), 0
+def looked_at(name: str, steps: int, rate: float, share: float, seed: int) -> dict[str, Any]:
+    """Losses of the rates that are tried after a share of the original schedule."""
+    task, stage, at = TASKS[name], stages_of(steps)[1], round(share * steps)
+    training = _Training(task, seed)
 
     def schedule(begin: int, number: int) -> float:
         return rate * task.schedule((begin + number) / steps)
 
-    places = []
-    for share in SHARES:
-        at = round(share * steps)
-        training.steps(at - done, partial(schedule, done))
-        done = at
-        trials, chosen = tried(training, stage, seed)
-        rows = []
-        for lr, forecast in trials:
-            kept = training.copy()
-            kept.steps(stage, partial(_constant, lr))
-            after = kept.loss()
-            kept.steps(steps - at - stage, partial(schedule, at + stage))
-            rows.append((lr, forecast, after, kept.loss()))
-        original = rate * task.schedule(share)
-        places.append({"share": share, "chosen": chosen, "original": original, "rows": rows})
-    return {"places": places}
+    training.steps(at, partial(schedule, 0))
+    trials, chosen = tried(training, stage, seed)
+    rows = []
+    for lr, forecast in trials:
+        kept = training.copy()
+        kept.steps(stage, partial(_constant, lr))
+        after = kept.loss()
+        kept.steps(steps - at - stage, partial(schedule, at + stage))
+        rows.append((lr, forecast, after, kept.loss()))
+    return {"chosen": chosen, "original": rate * task.schedule(share), "rows": rows}
 
 
 def by_oracle(name: str, steps: int, seed: int) -> dict[str, Any]:
@@ -189,12 +183,14 @@ def outcomes(
         assert original.rate is not None
         assert cosine.rate is not None
         makers: dict[str, Callable[[int], dict[str, Any]]] = {
-            "trials": partial(looked_at, name, steps, original.rate),
+            **{
+                f"trials {share:g}": partial(looked_at, name, steps, original.rate, share) for share in SHARES
+            },
             "oracle": partial(by_oracle, name, steps),
             "shorter": partial(shortened, name, steps, cosine.rate),
         }
         for kind, make in makers.items():
-            for seed in range(seeds if kinds is None or kind in kinds else 0):
+            for seed in range(seeds if kinds is None or kind in kinds or kind.split()[0] in kinds else 0):
                 key = f"{name}|{kind}|{seed}|{steps}"
                 if key in found or known:
                     continue
@@ -206,43 +202,59 @@ def outcomes(
 
 def table(name: str, found: dict[str, dict[str, Any]], steps: int) -> Table | None:
     """What trials promise and what rates are worth, medians over the seeds that there are."""
-    runs = _of(name, "trials", found, steps)
-    if not runs:
-        return None
     made = Table(
-        title=f"{name}: rates tried along the original schedule, {len(runs)} seeds",
+        title=f"{name}: rates tried along the original schedule",
         header=(
-            *("after", "original's rate", "taken", "best at the end of the stage", "best at the end"),
             *(
-                "order: forecast and stage",
-                "order: stage and end",
-                "last loss: taken",
-                "best of stage",
-                "best",
+                "after",
+                "seeds",
+                "original's rate",
+                "taken",
+                "best at the end of the stage",
+                "best at the end",
             ),
+            *("order: forecast and stage", "order: stage and end"),
+            *("end of the stage: taken", "best", "last loss: taken", "best of the stage", "best"),
         ),
     )
-    for place, share in enumerate(SHARES):
+    for share in SHARES:
         rows = []
-        for run in runs:
-            at = run["places"][place]
-            tries = [tuple(x if x is not None and np.isfinite(x) else 1e9 for x in row) for row in at["rows"]]
-            own = next(row for row in tries if row[0] == at["chosen"])
+        for run in _of(name, f"trials {share:g}", found, steps):
+            tries = [
+                tuple(x if x is not None and np.isfinite(x) else 1e9 for x in row) for row in run["rows"]
+            ]
+            own = next(row for row in tries if row[0] == run["chosen"])
             stage, last = (min(tries, key=itemgetter(by)) for by in (2, 3))
             orders = [
                 float(spearmanr([r[a] for r in tries], [r[b] for r in tries])[0]) for a, b in ((1, 2), (2, 3))
             ]
-            rows.append((at["original"], own[0], stage[0], last[0], *orders, own[3], stage[3], last[3]))
+            rows.append(
+                (
+                    run["original"],
+                    own[0],
+                    stage[0],
+                    last[0],
+                    *orders,
+                    own[2],
+                    stage[2],
+                    own[3],
+                    stage[3],
+                    last[3],
+                )
+            )
+        if not rows:
+            continue
         middle = [median(column) for column in zip(*rows, strict=True)]
         made.rows.append(
             (
                 f"{share:.0%}",
+                str(len(rows)),
                 *(f"{each:.2g}" for each in middle[:4]),
                 *(f"{each:+.2f}" for each in middle[4:6]),
                 *(f"{each:.3f}" for each in middle[6:]),
             )
         )
-    return made
+    return made if made.rows else None
 
 
 def _of(name: str, kind: str, found: dict[str, dict[str, Any]], steps: int) -> list[dict[str, Any]]:
@@ -283,7 +295,9 @@ def main() -> None:
     parser.add_argument("--steps", type=int, default=1000)
     parser.add_argument("--seeds", type=int, default=3)
     parser.add_argument("--known", action="store_true", help="train nothing")
-    parser.add_argument("--kinds", nargs="*", help="of trials, oracle and shorter; by default all")
+    parser.add_argument(
+        "--kinds", nargs="*", help="of trials (or trials 0.75), oracle and shorter; by default all"
+    )
     given = parser.parse_args()
     found = outcomes(
         given.tasks,
