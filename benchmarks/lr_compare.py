@@ -180,8 +180,8 @@ def _order_in_words(made: Table) -> str:
     forecasts, ends = ([float(row[column]) for row in made.rows] for column in (6, 7))
     return (
         f"Forecasts order rates as the ends of their stages do ({min(forecasts):+.2f} and more); the ends of stages "
-        f"order them as the last losses do by {' and '.join(f'{each:+.2f}' for each in ends)}: a rate that is best for its stage "
-        "need not be for the training."
+        f"order them as the last losses do by {' and '.join(f'{each:+.2f}' for each in ends)}: a rate that is best "
+        "for its stage need not be for the training."
     )
 
 
