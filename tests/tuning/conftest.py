@@ -13,7 +13,7 @@ from coppice.tuning.building import build_plugin
 
 @pytest.fixture(scope="session")
 def library(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The network plugin for NCCL, built once for all processes that share the tests (twenty seconds of a core).
+    """The network plugin for NCCL, built once for all processes that share the tests (nine seconds of a core).
 
     Files of its tests lie apart in the order of names, so that no process waits while another builds it.
     """
