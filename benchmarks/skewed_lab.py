@@ -128,8 +128,8 @@ an engine in every round. {machine}
 for just these demands; "native" is gloo's or MPI's own. "Predicted": elements of the busiest link over its rate, with
 0.7% for headers; "off": how far the measured time is from that. "Gain": time of direct exchange over this one's, as
 predicted and as measured. zipf:0 is even: there is nothing to gain. MPI libraries poll while they wait, so that cores
-are always busy. Over torch the exchange of counts is most of what exchanges planned at run time take longer than
-"optimal" ones: three messages one after the other, between eight processes on these cores.
+are always busy. The exchange of counts is most of what exchanges planned at run time take longer than "optimal" ones:
+eight processes on these cores wake for it, one after the other.
 
 | skew | engine | who | predicted, ms | measured, ms | off | predicted gain | measured gain | cores busy |
 |---|---|---|---|---|---|---|---|---|

@@ -433,6 +433,13 @@ RankColumns AllToAllV::program(std::int32_t rank, Amount piece) const {
   }
   result.input = sent_at[ranks_], result.output = got_at[ranks_];
 
+  // Blocks that stay in a box are cut into pieces that take its links as long as a NIC's pieces take a NIC.
+  Amount slowest_near = *std::min_element(network_.near.begin(), network_.near.end());
+  Wide inside = Wide{std::max(piece, longest_ / result.pieces)} * slowest_near / fastest_;
+  Amount shortest = std::max<Amount>(1, piece / kShorter), shortest_inside = static_cast<Amount>(std::clamp<Wide>(inside, shortest, kLargest));
+  std::vector<std::int32_t> box_of(ranks_);
+  for (std::int32_t p = 0; p < ranks_; ++p) box_of[network_.order[p]] = box(p);
+
   struct Row {
     std::int32_t step;
     std::int8_t kind, buffer, source;
@@ -457,10 +464,11 @@ RankColumns AllToAllV::program(std::int32_t rank, Amount piece) const {
     std::int8_t buffer = first ? kInput : last ? kOutput : kScratch;
     Amount base = first ? sent_at[part.target] + part.offset : last ? got_at[part.source] + part.offset : result.scratch;
     if (!first && !last) result.scratch += part.length;
-    auto cuts = static_cast<std::int32_t>(std::clamp<Amount>(part.length / std::max<Amount>(1, piece / kShorter), 1, result.pieces));
+    Amount least = box_of[part.source] == box_of[part.target] ? shortest_inside : shortest;
+    auto cuts = static_cast<std::int32_t>(std::clamp<Amount>(part.length / least, 1, result.pieces));
     for (std::int32_t j = 0; j < cuts; ++j) {
       Amount begin = share(part.length, j, cuts), end = share(part.length, j + 1, cuts);
-      std::int32_t step = j * result.pieces / cuts + place + (relays_ && part.out == part.source), got = -1;
+      std::int32_t step = (2 * j + 1) * result.pieces / (2 * cuts) + place + (relays_ && part.out == part.source), got = -1;
       if (!first) {
         got = static_cast<std::int32_t>(rows.size());
         rows.push_back({step - 1, kReceive, buffer, -1, stop[place - 1], base + begin, end - begin, 0, -1});

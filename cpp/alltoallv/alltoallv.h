@@ -16,10 +16,11 @@
 //
 // Where relays save less than they cost, all goes directly. Whole numbers decide everything, so all ranks decide alike.
 //
-// Every part of a block is cut into as many pieces, or fewer where it is short; piece j passes between boxes at step j + 1,
-// and inside them one step before and after. So each step is the whole exchange in small, all NICs are busy alike in it,
-// and a rank passes on what it has while more arrives. Blocks that go directly are cut as well: of several that are under
-// way at once, none is then left to end alone.
+// Every part of a block is cut into as many pieces, or fewer where it is short or its links are fast; piece j passes between
+// boxes at step j + 1, and inside them one step before and after. So each step is the whole exchange in small, all NICs are
+// busy alike in it, and a rank passes on what it has while more arrives. Blocks that go directly are cut as well: of several
+// that are under way at once, none is then left to end alone. Those that stay in a box have their few pieces spread over the
+// steps, the first of them not at once: then NICs have work first.
 //
 // Cost: O(R^2) to add up counts and O(R W) cuts for a rank, with R ranks and W members of a box. Memory: R^2 / W + O(R W).
 // Overflow: refused where the sum of counts reaches 2^60; products are taken in 128 bits.

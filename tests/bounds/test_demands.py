@@ -56,14 +56,30 @@ def test_refused_with_the_place(tmp_path: Path, text: str, place: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "array",
-    [np.ones((2, 3)), np.array([["a"]]), np.array([[0, -1], [1, 0]]), np.array([[0, np.inf], [1, 0]])],
+    ("array", "words"),
+    [
+        (np.ones((2, 3)), r"found shape \(2, 3\)"),
+        (np.array([["a"]]), "found <U1"),
+        (np.ones((2, 2), dtype=bool), "found bool"),
+        (np.array([[0, -1], [1, 0]]), "found -1 at .*: row 0, column 1"),
+        (np.array([[0, np.inf], [1, 0]]), "found inf at"),
+        (np.array([[0, 1.5], [np.nan, 0]]), "found nan at .*: row 1, column 0"),
+        (np.full((2, 2), 2**64 - 1, dtype=np.uint64), "found 18446744073709551615"),
+    ],
 )
-def test_arrays_that_are_no_demands(tmp_path: Path, array: np.ndarray) -> None:
+def test_arrays_that_are_no_demands(tmp_path: Path, array: np.ndarray, words: str) -> None:
     path = tmp_path / "m.npy"
     np.save(path, array)
-    with pytest.raises(InputError):
+    with pytest.raises(InputError, match=words):
         read_demands(str(path), 2)
+
+
+def test_an_array_that_says_it_is_huge(tmp_path: Path) -> None:
+    path = tmp_path / "m.npy"
+    np.save(path, np.ones((8, 8)))
+    path.write_bytes(path.read_bytes().replace(b"(8, 8), }          ", b"(9999999, 9999999)}"))
+    with pytest.raises(InputError, match="Unable to allocate"):
+        read_demands(str(path), 8)
 
 
 def test_a_torn_array(tmp_path: Path) -> None:

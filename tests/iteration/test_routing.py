@@ -121,6 +121,7 @@ def test_recordings_have_their_own_shares_and_placement(tmp_path: Path) -> None:
         ('{"counts": [1, 2]}', "expected counts of 128 experts at r.jsonl:1, found 2"),
         (json.dumps({"counts": [0] * 128}), "expected tokens at r.jsonl:1, found none"),
         (json.dumps({"counts": [1] * 128, "placement": [16] * 128}), "expected a rank below 16"),
+        (json.dumps({"counts": [[1] * 128, [1]]}), "as many experts for each rank, found other numbers"),
     ],
 )
 def test_recordings_that_do_not_fit_are_refused(tmp_path: Path, text: str, words: str) -> None:
@@ -137,6 +138,14 @@ def test_dense_models_and_placements_that_are_none_are_refused() -> None:
         coppice.train.estimate("qwen3-30b-a3b", **WORDS, routing="zipf:1", placement="frob")
     with pytest.raises(InputError, match="expected `routing` with `placement` popular"):
         coppice.train.estimate("qwen3-30b-a3b", **WORDS, placement="popular")
+
+
+def test_ranks_that_do_not_fill_their_boxes_have_loads() -> None:
+    """Twenty ranks in boxes of eight: planned as boxes of five."""
+    words = {**WORDS, "boxes": 5, "parallel": "dp=40,ep=20", "global_batch": 40}
+    found = coppice.train.estimate("deepseek-v2", **words, routing="zipf:1")
+    planned, direct = found.routed[0].load, found.routed[1].load
+    assert 1 < planned.exchange < direct.exchange < 20
 
 
 def test_a_step_is_slower_by_skew_and_faster_by_copies() -> None:

@@ -264,9 +264,12 @@ def test_an_estimate_counts_the_busiest_nic() -> None:
 
 
 def test_blocks_are_cut_by_the_time_that_nics_take() -> None:
-    """Even blocks of 64 KiB between eight ranks travel in pieces of 16 KiB, each a message."""
+    """Even blocks of 64 KiB travel between boxes in pieces of 16 KiB; inside them whole, half way through."""
     rates = rates_of(two_boxes(4))
     counts = np.full((8, 8), (64 << 10) // 4, dtype=np.int64)
     program = BlockExchange(numpy_engines(8)[3], rates).program(counts, DataType.FLOAT32)
-    # Links of a megabyte a second carry less than that in 200 us
-    assert (program.pieces, np.count_nonzero(program.peer >= 0)) == (4, 2 * 7 * 4)
+    away, inside = program.peer >= 4, (program.peer >= 0) & (program.peer < 4)
+    # NICs of a megabyte a second carry less than a piece in 200 us, links inside boxes all there is
+    assert (program.pieces, np.count_nonzero(away), np.count_nonzero(inside)) == (4, 2 * 4 * 4, 2 * 3)
+    assert program.step[away].tolist() == np.repeat(range(4), 2 * 4).tolist()
+    assert set(program.step[inside].tolist()) == {2}

@@ -35,6 +35,38 @@ class RoutingRecord(Struct, frozen=True, forbid_unknown_fields=True):
     step: int = 0  # Which step
     placement: list[_Count] | None = None  # Rank of each expert; None: equal blocks
 
+    def table(self, *, where: str = "the record") -> NDArray[np.int64]:
+        """Tokens for each expert: a row for each sending rank, or one row of all ranks together.
+
+        Examples:
+            >>> RoutingRecord(counts=[4, 2]).table().tolist()
+            [[4, 2]]
+        """
+        rows = [row for row in self.counts if isinstance(row, list)]
+        mixed = 0 < len(rows) < len(self.counts)
+        rows = rows or [[each for each in self.counts if isinstance(each, int)]]
+        if not rows[0] or mixed or any(len(row) != len(rows[0]) for row in rows):
+            raise InputError(f"expected as many experts for each rank, found other numbers in {where}.")
+        return np.array(rows, dtype=np.int64)
+
+    def places(self, ranks: int, *, where: str = "the record") -> NDArray[np.int64]:
+        """Rank of each expert, below ``ranks``.
+
+        Examples:
+            >>> RoutingRecord(counts=[4, 2, 0, 1]).places(2).tolist()
+            [0, 0, 1, 1]
+        """
+        experts = self.table(where=where).shape[1]
+        if self.placement is None:
+            blocks: NDArray[np.int64] = np.arange(experts, dtype=np.int64) * ranks // experts
+            return blocks
+        if len(self.placement) != experts or max(self.placement) >= ranks:
+            raise InputError(
+                f"expected a rank below {ranks} for each of {experts} experts in `placement`, found others in {where}: "
+                "record this layout, or leave it out."
+            )
+        return np.array(self.placement, dtype=np.int64)
+
     def demands(self, ranks: int, *, where: str = "the record") -> NDArray[np.int64]:
         """Tokens from each of ``ranks`` ranks to each.
 
@@ -44,31 +76,21 @@ class RoutingRecord(Struct, frozen=True, forbid_unknown_fields=True):
             >>> RoutingRecord(counts=[4, 2], placement=[1, 1]).demands(2).tolist()
             [[0, 3], [0, 3]]
         """
-        rows: list[list[int]] = [row for row in self.counts if isinstance(row, list)]
-        width = len(rows[0]) if rows else len(self.counts)
-        mixed = 0 < len(rows) < len(self.counts)
-        if not width or mixed or any(len(row) != width for row in rows):
-            raise InputError(f"expected as many experts for each rank, found other numbers in {where}.")
-        if rows and len(rows) != ranks:
+        table = self.table(where=where)
+        rows, experts = table.shape
+        if isinstance(self.counts[0], list) and rows != ranks:
             raise InputError(
-                f"expected counts of {ranks} ranks, found {len(rows)} rows in {where}: record those of this cluster."
+                f"expected counts of {ranks} ranks, found {rows} rows in {where}: record those of this cluster."
             )
-        if rows:
-            table = np.array(rows, dtype=np.int64)
-        else:
-            each = np.array(self.counts, dtype=np.int64)
-            table = each // ranks + (np.arange(ranks)[:, None] < each % ranks)
-        if self.placement is None and width % ranks:
+        if not isinstance(self.counts[0], list):
+            table = table // ranks + (np.arange(ranks)[:, None] < table % ranks)
+        if self.placement is None and experts % ranks:
             raise InputError(
-                f"expected experts in equal blocks on {ranks} ranks, found {width} in {where}: give their `placement`."
-            )
-        at = np.arange(width) * ranks // width if self.placement is None else np.array(self.placement)
-        if len(at) != width or int(at.max()) >= ranks:
-            raise InputError(
-                f"expected a rank below {ranks} for each of {width} experts in `placement`, found others in {where}."
+                f"expected experts in equal blocks on {ranks} ranks, found {experts} in {where}: give their "
+                "`placement`."
             )
         found = np.zeros((ranks, ranks), dtype=np.int64)
-        np.add.at(found.T, at, table.T)
+        np.add.at(found.T, self.places(ranks, where=where), table.T)
         return found
 
 
@@ -128,19 +150,25 @@ def added(records: Sequence[RoutingRecord], ranks: int, *, where: str) -> NDArra
 def _matrix(data: bytes, where: str) -> NDArray[np.int64] | tuple[tuple[int, ...], ...]:
     try:
         found = np.load(io.BytesIO(data), allow_pickle=False)
-    except (ValueError, OSError, EOFError) as error:
+    except (ValueError, OSError, EOFError, MemoryError) as error:
         raise InputError(f"expected a matrix of numbers in {where}, found otherwise: {error}.") from None
-    if found.ndim != 2 or found.shape[0] != found.shape[1] or found.dtype.kind not in "iuf":
+    if found.ndim != 2 or found.shape[0] != found.shape[1]:
         raise InputError(
-            f"expected a square matrix of demands in {where}, found shape {found.shape} of {found.dtype}: "
-            "give one row for each sender and one column for each receiver."
+            f"expected a square matrix of demands in {where}, found shape {found.shape}: give one row for each sender "
+            "and one column for each receiver."
         )
-    if found.dtype.kind == "f":
-        if not np.isfinite(found).all():
-            raise InputError(f"expected demands that are finite in {where}, found others.")
-        if not (found == np.floor(found)).all() or found.max(initial=0) >= _LARGEST:
-            return parse_demands(msgspec.json.encode(found.tolist()).decode(), where=where)
-    if found.size and (found.min() < 0 or int(found.max()) >= _LARGEST):
-        raise InputError(f"expected demands of 0 or more below 2^62 in {where}, found others.")
+    if found.dtype.kind not in "iuf":
+        raise InputError(
+            f"expected demands as integers or floats in {where}, found {found.dtype}: save them as int64."
+        )
+    wrong = np.argwhere(~((found >= 0) & (found < _LARGEST)))  # what is not a number is neither
+    if len(wrong):
+        row, column = wrong[0].tolist()
+        raise InputError(
+            f"expected demands of 0 or more below 2^62, found {found[row, column]} at {where}: row {row}, "
+            f"column {column}."
+        )
+    if found.dtype.kind == "f" and not (found == np.floor(found)).all():
+        return parse_demands(msgspec.json.encode(found.tolist()).decode(), where=where)
     whole: NDArray[np.int64] = found.astype(np.int64)
     return whole

@@ -260,7 +260,7 @@ def _rows(text: str, where: str) -> list[list[Fraction]]:
             loaded: list[Any] = msgspec.json.Decoder(list, float_hook=str).decode(text)
         except JSON_FAULTS as error:
             raise InputError(
-                f"expected a JSON list of weights in {where}, found otherwise: {json_fault(error, text)}."
+                f"expected a JSON list of numbers in {where}, found otherwise: {json_fault(error, text)}."
             ) from None
         nested = bool(loaded) and all(isinstance(row, list) for row in loaded)
         table = loaded if nested else [loaded]
@@ -274,7 +274,7 @@ def _rows(text: str, where: str) -> list[list[Fraction]]:
         for i, row in enumerate(table)
     ]
     if not rows or not rows[0]:
-        raise InputError(f"expected a list of weights in {where}, found none.")
+        raise InputError(f"expected a list of numbers in {where}, found none.")
     return rows
 
 

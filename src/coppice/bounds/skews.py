@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from fractions import Fraction
 from typing import NamedTuple
 
 import numpy as np
@@ -55,8 +54,8 @@ def parse_popularity(text: str, *, option: str) -> Popularity | None:
     if not colon or kind not in ("zipf", "hot"):
         return None
     try:
-        strength = float(Fraction(number))
-    except (ValueError, ZeroDivisionError):
+        strength = float(number)
+    except ValueError:
         raise InputError(
             f"expected `{option}` {_FORMS}, found {text!r}: give a number behind the colon."
         ) from None

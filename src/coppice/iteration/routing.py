@@ -105,7 +105,7 @@ def routing_samples(text: str, model: Transformer, layout: Layout) -> list[Routi
     data = read_bytes(text, what="the routing", hint="name a recording, or zipf:1.1")
     records = parse_routing(decode_utf8(data, file=text), where=Path(text).name)
     return [
-        _recorded(record, model, layout, even, where=f"{Path(text).name}:{number}")
+        _recorded(record, model, layout, where=f"{Path(text).name}:{number}")
         for number, record in enumerate(records, start=1)
     ]
 
@@ -118,10 +118,8 @@ def _drawn(popular: Popularity, experts: int) -> Iterator[NDArray[np.float64]]:
         yield shares[rng.permutation(experts)]
 
 
-def _recorded(
-    record: RoutingRecord, model: Transformer, layout: Layout, even: NDArray[np.int64], *, where: str
-) -> RoutingSample:
-    table = np.atleast_2d(np.array(record.counts, dtype=np.float64))
+def _recorded(record: RoutingRecord, model: Transformer, layout: Layout, *, where: str) -> RoutingSample:
+    table = record.table(where=where).astype(np.float64)
     if table.shape[1] != model.experts:
         raise InputError(
             f"expected counts of {model.experts} experts at {where}, found {table.shape[1]}: record this model."
@@ -130,19 +128,13 @@ def _recorded(
         raise InputError(f"expected tokens at {where}, found none: leave the line out.")
     if len(table) != layout.expert:  # of another number of ranks: they are told together
         table = table.sum(axis=0, keepdims=True)
-    placement = even if record.placement is None else np.array(record.placement)
-    if len(placement) != model.experts or int(placement.max()) >= layout.expert:
-        raise InputError(
-            f"expected a rank below {layout.expert} for each of {model.experts} experts in `placement` at {where}, "
-            "found others: record this layout, or leave it out."
-        )
     sums = table.sum(axis=1)
     return RoutingSample(
         layer=record.layer,
         shares=table.sum(axis=0) / table.sum(),
         rows=np.divide(table, sums[:, None], out=np.zeros_like(table), where=sums[:, None] > 0),
         weight=sums / sums.mean(),
-        placement=placement.astype(np.int64),
+        placement=record.places(layout.expert, where=where),
     )
 
 
@@ -280,7 +272,9 @@ def _rates(layout: Layout, cluster: Cluster) -> RankRates:
         leaves = (ranks - inside) / ranks
         far = leaves * cluster.nic_bytes_per_second * cluster.calibration.far_share / out.exchanged
     return RankRates(
-        width=inside,
+        width=next(
+            each for each in range(inside, 0, -1) if ranks % each == 0
+        ),  # boxes that are not full are uneven
         order=np.arange(ranks, dtype=np.int32),
         crossing=True,
         near=np.full(ranks, max(1, round(near / 1e6)), dtype=np.int64),

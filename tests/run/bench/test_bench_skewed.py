@@ -58,6 +58,9 @@ def test_files_and_mistakes(tmp_path: Path) -> None:
     for text, words in (
         ("zipf:x", "give a number behind the colon"),
         ("zipf:1/0", "give a number behind the colon"),
+        ("zipf:nan", "found nan"),
+        ("hot:1e400", "found 1e400"),
+        ("zipf:1e9999999999", "found 1e9999999999"),
         ("zipf:-1", "expected a number of 0 to 10 behind `skew` zipf:"),
         ("hot:0.5", "expected a number of 1 to"),
     ):

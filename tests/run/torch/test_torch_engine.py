@@ -42,6 +42,7 @@ def together(ranks: int, work: Callable[[TorchEngine], Any], *, timeout_s: float
     def serve(rank: int) -> Any:
         engine = TorchEngine(store, rank, ranks, exchange_timeout_s=timeout_s)
         try:
+            engine.exchange(b"")  # nobody leaves before all have come
             return work(engine)
         finally:
             engine.close()

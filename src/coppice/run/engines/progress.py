@@ -1,12 +1,14 @@
 """Dataflow execution of a program: a row starts when its predecessors are complete, without step barriers.
 
 Rows open in step order, so many steps at a time as the window is wide: it bounds the messages under way and the memory
-for arrivals. A program that is free of deadlock step by step is so with any window, since the rows of the first
-step that is not complete are always open.
+for arrivals. What a step can start starts before the next one opens, so that links have work while the rest is posted.
+A program that is free of deadlock step by step is so with any window, since the rows of the first step that is not
+complete are always open.
 
 What is added up arrives in memory of its own, for which nothing has to be waited. So may what is only received: where
 a sender holds messages back until the receiver is known to be ready, a receive that waits until its memory is free
-comes too late by a round trip, behind all that the connection carries. For the same reason receives start before sends.
+comes too late by a round trip, behind all that the connection carries. For the same reason a step's receives
+start before its sends.
 """
 
 from __future__ import annotations
@@ -26,6 +28,8 @@ from coppice.run.engines.interpreter import RankMemory
 from coppice.run.errors import TimedOut
 
 WINDOW = 4
+_MANY, _LEAST_WINDOW = 24, 2
+"""With so many messages under way, at most so many steps are open."""
 _SPINS = 10
 _YIELDS = 50
 _FIRST_NAP_S, _LONGEST_NAP_S = 20e-6, 500e-6
@@ -121,15 +125,7 @@ def carry_out(
                 ready.append(waiter)
 
     idle = _PollBackoff(order.program, transport, timeout_s)
-    while frontier < len(left):
-        while opened < min(frontier + order.window, len(left)):
-            for row in order.steps[opened]:
-                if staged[row] or (kinds[row] == RowKind.RECV and not waits[row]):
-                    transport.start(row)
-                    under_way += 1
-                elif not waits[row]:
-                    ready.append(row)
-            opened += 1
+    while True:
         while ready:
             row = ready.popleft()
             if kinds[row] == RowKind.COPY:
@@ -141,9 +137,19 @@ def carry_out(
             else:
                 transport.start(row)
                 under_way += 1
-        if frontier < len(left) and not left[frontier]:
-            while frontier < len(left) and not left[frontier]:
-                frontier += 1
+        while frontier < opened and not left[frontier]:
+            frontier += 1
+        if frontier == len(left):
+            break
+        most = order.window if under_way < _MANY else _LEAST_WINDOW
+        if opened < min(frontier + most, len(left)):
+            for row in order.steps[opened]:
+                if staged[row] or (kinds[row] == RowKind.RECV and not waits[row]):
+                    transport.start(row)
+                    under_way += 1
+                elif not waits[row]:
+                    ready.append(row)
+            opened += 1
             continue
         done = transport.completed() if under_way else []
         if not done:

@@ -32,6 +32,7 @@ from coppice.run.engines.torch.messages import (
     GlooTransport,
     first_line,
     lost,
+    timed_out,
     wait_for,
     wait_steps,
 )
@@ -41,6 +42,7 @@ WINDOW = 8
 """Steps whose receives are posted at once."""
 _KEPT = 32
 _CARD_BYTES = 504
+_FEW_RANKS = 16
 _WORDS = 200
 _GRACE_S = 0.1
 _CLOSING = timedelta(milliseconds=1)
@@ -219,7 +221,7 @@ class TorchEngine(BaseEngine):
         with self._failing_together("an exchange about something new"):
             first = data[:_CARD_BYTES]
             card = len(data).to_bytes(8, "little") + first + bytes(_CARD_BYTES - len(first))
-            cards = self._spread(card, [len(card)] * self.ranks, 0)
+            cards = self._cards(card)
             lengths = [int.from_bytes(card[:8], "little") for card in cards]
             rests = [max(0, length - _CARD_BYTES) for length in lengths]
             found = self._spread(data[_CARD_BYTES:], rests, 1) if any(rests) else [b""] * self.ranks
@@ -255,6 +257,37 @@ class TorchEngine(BaseEngine):
             self._tell("closed its engine", key=f"closed/{self.rank}")
         self._gloo = self._grouped = self._own = None
         self._kept.clear()
+
+    def _cards(self, card: bytes) -> list[bytes]:
+        """All ranks' cards, which are equally long; of few ranks each tells all others at once, and wakes up once."""
+        if not 1 < self.ranks <= _FEW_RANKS:
+            return self._spread(card, [len(card)] * self.ranks, 0)
+        torch, timeout = _torch(), timedelta(seconds=self._exchange_timeout_s)
+        mine = torch.frombuffer(bytearray(card * self.ranks), dtype=torch.uint8)
+        found = torch.empty_like(mine)
+        options = torch.distributed.distributed_c10d.AllToAllOptions()
+        options.timeout = timeout
+        try:
+            self._gloo.alltoall_base(found, mine, [], [], options).wait(timeout)
+        except RuntimeError as error:
+            if timed_out(error):
+                raise TimedOut(
+                    f"rank {self.rank} waited {self._exchange_timeout_s:g} s in an exchange for the other ranks: see "
+                    "what they do, or allow more time."
+                ) from None
+            raise lost(self.rank, self._gone(), "an exchange", error) from None
+        told = found.numpy().tobytes()
+        return [told[begin : begin + len(card)] for begin in range(0, len(told), len(card))]
+
+    def _gone(self) -> int | None:
+        """A rank to which the connection is known to be gone."""
+        memory = _torch().zeros(1, dtype=_torch().uint8)
+        for peer in (peer for peer in range(self.ranks) if peer != self.rank):
+            try:
+                self._gloo.recv([memory], peer, LARGEST_TAG)
+            except RuntimeError:
+                return peer
+        return None
 
     def _spread(self, data: bytes, lengths: Sequence[int], stage: int) -> list[bytes]:
         """All ranks' bytes, whose lengths are known: in each round twice as many, from twice as far."""
@@ -377,7 +410,7 @@ def _close_connections(gloo: Any, rank: int, ranks: int) -> None:
         try:
             gloo.recv([torch.zeros(1, dtype=torch.uint8)], peer, LARGEST_TAG).wait(_CLOSING)
         except RuntimeError as error:
-            if "imed out" in str(error):
+            if timed_out(error):
                 return
 
 

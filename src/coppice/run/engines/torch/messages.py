@@ -110,12 +110,17 @@ def wait_for(work: Any, timeout: timedelta, rank: int, peer: int, what: str) -> 
     try:
         work.wait(timeout)
     except RuntimeError as error:
-        if "imed out" in str(error):
+        if timed_out(error):
             raise TimedOut(
                 f"rank {rank} waited {timeout.total_seconds():g} s in {what} for rank {peer}: see what that rank "
                 "does, or allow more time."
             ) from None
         raise lost(rank, peer, what, error) from None
+
+
+def timed_out(error: RuntimeError) -> bool:
+    """Whether gloo gave up waiting; otherwise a connection is gone."""
+    return "imed out" in str(error)
 
 
 def first_line(error: Exception) -> str:
@@ -124,10 +129,11 @@ def first_line(error: Exception) -> str:
     return line.partition("] ")[2].partition(". This is")[0].strip() or line
 
 
-def lost(rank: int, peer: int, what: str, error: Exception) -> PeerLost:
+def lost(rank: int, peer: int | None, what: str, error: Exception) -> PeerLost:
     """Gloo's error about a lost connection as PeerLost."""
+    other = "another rank" if peer is None else f"rank {peer}"
     msg = (
-        f"rank {rank} lost the connection to rank {peer} in {what} ({first_line(error)}): see the output of the "
+        f"rank {rank} lost the connection to {other} in {what} ({first_line(error)}): see the output of the "
         "other ranks."
     )
     return PeerLost(msg)
