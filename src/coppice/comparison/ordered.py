@@ -38,6 +38,8 @@ from coppice.simulation.timeline import Timeline
 
 MOST_PIECES = 64
 LEAST_PIECE_BYTES = 256
+_LEAST_BETWEEN, _BETWEEN = 8, (7, 6, 10)
+"""Where the best power of two is this or more pieces, these eighths of it are tried as well."""
 _ROUNDS = 6
 """Passes in each direction in which an order is justified at most."""
 _PATIENCE = 2
@@ -157,16 +159,37 @@ class OrderSearch:
         best: Ordered | None = None
         pieces = 1
         while pieces <= self.most_pieces and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
-            found: Ordered | None = None
-            for pieces_first in (False, True)[: 1 + (pieces > 1)]:
-                if not self._spend(rows.num_transfers * pieces):
-                    return _faster(best, found)
-                cut = by_longest_way(rows, ways, pieces, pieces_first=pieces_first)
-                found = _faster(found, self._timed(cut, size_bytes, pieces, profile))
+            found = self._in_as_many(rows, ways, size_bytes, pieces, profile)
             if found is None or (best is not None and found.time_us >= best.time_us):
                 break
             best, pieces = found, 2 * pieces
+        if best is None or best.pieces < _LEAST_BETWEEN:
+            return best
+        power = best.pieces
+        for eighths in _BETWEEN:
+            pieces = power * eighths // 8
+            if 2 * len(_BETWEEN) * rows.num_transfers * pieces > self.budget // 2:
+                break
+            if pieces <= self.most_pieces and smallest >= LEAST_PIECE_BYTES * pieces:
+                best = _faster(best, self._in_as_many(rows, ways, size_bytes, pieces, profile))
         return best
+
+    def _in_as_many(
+        self,
+        rows: Schedule,
+        ways: NDArray[np.float64],
+        size_bytes: int,
+        pieces: int,
+        profile: TransportProfile,
+    ) -> Ordered | None:
+        """In so many pieces, in the faster of two ways: chunk by chunk, or the first pieces of all first."""
+        found: Ordered | None = None
+        for pieces_first in (False, True)[: 1 + (pieces > 1)]:
+            if not self._spend(rows.num_transfers * pieces):
+                break
+            cut = by_longest_way(rows, ways, pieces, pieces_first=pieces_first)
+            found = _faster(found, self._timed(cut, size_bytes, pieces, profile))
+        return found
 
     def _step_by_step(self, rows: Schedule, size_bytes: int, profile: TransportProfile) -> Ordered | None:
         """The fastest number of pieces of rows that need their steps, each a step behind the one before."""
