@@ -11,15 +11,17 @@ import pytest
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.errors import InputError
+from coppice.planners.alike import alike
 from coppice.planners.forest.planner import plan_forest
 from coppice.planners.planning import plan
 from coppice.program.dialects.put_signal.lower import lower_put_signal
-from coppice.simulation.jobs import Job, Together, simulate_together, union
+from coppice.simulation.jobs import Job, Together, joined, simulate_together, union
 from coppice.simulation.models import Model
 from coppice.simulation.put_signal import PutSignalCosts, simulate_put_signal
 from coppice.simulation.utilisation import check_conservation
 from coppice.topology import Topology, fat_tree, preset, remove_links, set_link_rate, star, subset
 from coppice.topology.model import Link, Node
+from coppice.topology.symmetry import find_symmetry
 from simulation.cases import ring_on, shift_on
 from support.alpha_beta import simulate
 from support.put_signal_cases import COLLECTIVES, forest
@@ -143,6 +145,13 @@ def test_bad_jobs_are_refused() -> None:
     for start in (-1.0, float("nan"), float("inf")):
         with pytest.raises(InputError, match="job a to start at 0 us or later"):
             simulate_together([Job(name="a", body=body, size_bytes=1, start_us=start)])
+
+
+def test_messages_that_stand_for_others_do_not_meet_a_job() -> None:
+    ring = preset("ring", gpus=4)
+    some = replace(simulate(ring_on(ring), 400).messages, alike=alike(ring, find_symmetry(ring)))
+    with pytest.raises(InputError, match="found some that stand for others"):
+        joined([some], start_us=[0.0])
 
 
 def test_parts_make_the_whole() -> None:

@@ -66,6 +66,8 @@ def joined(
         raise InputError(
             "expected messages that cost what the model says, found overheads of their own: join first."
         )
+    if any(part.alike is not None for part in parts):
+        raise InputError("expected all messages of a job, found some that stand for others: give them all.")
     topologies = [part.topology for part in parts]
     cluster = union(topologies if topology is None else [topology, *topologies])
     first = offsets(np.array([part.count for part in parts], dtype=np.int64))
@@ -76,7 +78,7 @@ def joined(
         each.name: _column(parts, each.name, shift.get(each.name))
         for each in fields(Messages)
         if each.name
-        not in ("topology", "routes", "after_start", "due_us", "overhead_us", "sent_share", "job")
+        not in ("topology", "routes", "after_start", "due_us", "overhead_us", "sent_share", "job", "alike")
     }
     messages = Messages(
         topology=cluster,
