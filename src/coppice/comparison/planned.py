@@ -160,9 +160,8 @@ def plan_for(
                 give_up_us=best_us,
                 least_us=floors.get(size_bytes),
             ).time_us
-            # Another number of pieces of trees may be faster than the first one that undercuts.
-            cut = isinstance(body, Forest) and most == MOST_PIECES
-            if best_us < inf and found < best_us and cut:
+            # Another number of pieces may be taken than the first one that undercuts.
+            if found < best_us < inf and most == MOST_PIECES:
                 found = fastest(
                     body,
                     size_bytes,
@@ -181,10 +180,8 @@ def plan_for(
         found = [(size, *each) for size in wanted for each in search.at(size, limits[size])]
         for size, one, reached_us in found:
             body = one.made.body
-            # Rows were timed as they are, trees in all numbers of pieces.
-            known[id(bodies.setdefault(id(body), body)), size] = (
-                min(reached_us, time_us(body, size)) if isinstance(body, Schedule) else reached_us
-            )
+            if isinstance(body, Forest):  # rows were timed in more pieces than they are worth being cut into
+                known[id(bodies.setdefault(id(body), body)), size] = reached_us
         return [one for _, one, _ in found]
 
     def choose(variants: Iterator[Alternative]) -> Alternative:
