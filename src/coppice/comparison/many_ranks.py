@@ -16,7 +16,7 @@ from coppice.comparison.ordered import num_rows
 from coppice.comparison.promising import MANY_RANKS
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
-from coppice.planners.in_turns import hop_by_hop, in_turns
+from coppice.planners.in_turns import blocks_in_turns, hop_by_hop, in_turns
 from coppice.planners.over_boxes import rails
 from coppice.planners.trees_over_boxes import (
     DEGREES,
@@ -115,7 +115,11 @@ def _schedules(
         yield from _over_boxes(problem, model, sizes)
     elif problem.collective is Collective.ALL_TO_ALL:
         for one in made:
-            stepped = hop_by_hop(one.made.body) if isinstance(one.made.body, Schedule) else None
+            turned = blocks_in_turns(one.made.body) if isinstance(one.made.body, Schedule) else None
+            if turned is None:
+                continue
+            yield _alternative(turned, f"{one.name}, in turns", {**one.made.parameters, "in_turns": True})
+            stepped = hop_by_hop(turned)
             if stepped is not None:
                 yield _alternative(
                     stepped, f"{one.name}, hop by hop", {**one.made.parameters, "hop_by_hop": True}
