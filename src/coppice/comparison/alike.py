@@ -37,8 +37,6 @@ _MOST_LEVELLED = 2**18
 """Bytes of what is sent level by level: more of them fill links, which must not idle between levels."""
 _TREES = ((1, 0), (2, 0), *((1, attempt) for attempt in range(1, 20)))
 """Numbers of trees of a rank, and attempts at them: two even out an odd number of edges."""
-
-
 _LEAST_GAIN = 0.002
 """Share of the time that another attempt has to save."""
 _ENOUGH = 1.005

@@ -197,6 +197,7 @@ def plan_for(
                     posed, assumed, _leaders(made, wanted, time_us), best, floors, time_us, say
                 )
             say("trying the algorithms of the catalogue")
+            # Beside balanced trees algorithms of the catalogue are named and not made: each has millions of transfers.
             budget = replace(EFFORTS[effort], catalogue=1) if balanced else EFFORTS[effort]
             made += _packed_from_one_root(posed) if budget.catalogue else []
             best = {
