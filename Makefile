@@ -4,8 +4,13 @@ CXX ?= g++
 TORCH ?= 1
 MPI ?= 1
 RUNS ?= 10000
-# Processes that share the tests; more than two get in each other's way where tests start ranks of their own.
+# Processes that test at a time; more than two get in each other's way where tests start ranks of their own.
 TESTERS ?= 2
+# A process tests some folders: it reads only their files, and reports to nobody. The longest first, so that all end
+# together; what no part names is the last one.
+PARTS := run docs cli planners iteration comparison training+tuning simulation+program
+# What processes print at a time comes out one after the other.
+SYNC := $(if $(filter output-sync,$(.FEATURES)),-O)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
@@ -192,17 +197,25 @@ lint: $(VENV)/.dev
 	$(BIN)/mypy
 
 test-python: setup
-	$(BIN)/python -m pytest -n $(TESTERS) --dist loadfile --no-loadscope-reorder -m "not slow"
+	+@$(MAKE) --no-print-directory -k $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(TESTERS) $(SYNC)) \
+	  $(PARTS:%=test-python-%) test-python-others
+
+NAMED := $(foreach part,$(PARTS),$(addprefix tests/,$(subst +, ,$(part))))
+OTHERS := $(filter-out $(NAMED),$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
+
+test-python-others:
+	$(BIN)/python -m pytest -m "not slow" $(OTHERS)
+
+test-python-%:
+	$(BIN)/python -m pytest -m "not slow" $(addprefix tests/,$(subst +, ,$*))
 
 test-slow: setup
 	$(BIN)/python -m pytest -m slow
 
-# All cores compile, also while pip, one process, unpacks; then types are checked on one while the C++ tests, one process
-# as well, run on another.
+# All cores compile, also while pip, one process, unpacks; then all checks, each one process, share what testers may use.
 test:
 	@$(MAKE) --no-print-directory -j$(JOBS) setup build/cpp_tests build/emulated_gpu_tests
-	@$(MAKE) --no-print-directory -j$(JOBS) lint test-cpp
-	@$(MAKE) --no-print-directory test-python
+	@$(MAKE) --no-print-directory -j$(TESTERS) $(SYNC) lint test-cpp test-python
 
 docs: $(VENV)/.dev
 	$(BIN)/python docs/generate.py

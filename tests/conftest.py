@@ -5,7 +5,6 @@ from __future__ import annotations
 import gc
 import os
 from collections.abc import Iterator
-from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -22,23 +21,6 @@ gc.set_threshold(50_000, 20, 50)
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
-
-_LONG = (
-    *("run", "docs", "test_docs.py", "training", "comparison", "tuning", "planners", "benchmarks"),
-    *("simulation", "program", "cli"),
-)
-"""Folders whose files take longest, and a file that does: two processes begin with them, and end together."""
-
-
-def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Put long files first."""
-    root = Path(__file__).parent
-
-    def place(item: pytest.Item) -> int:
-        folder = item.path.relative_to(root).parts[0]
-        return _LONG.index(folder) if folder in _LONG else len(_LONG)
-
-    items.sort(key=place)
 
 
 @pytest.fixture(autouse=True, scope="session")

@@ -88,7 +88,7 @@ def test_a_set_verifies_until_it_claims_too_much(run: Run, folder: Path) -> None
 
 def test_ctrl_c_leaves_no_half_of_a_set(tmp_path: Path) -> None:
     target = tmp_path / "plans"
-    words = f"plan dgx-a100 --boxes 2 -c all_reduce --size 1K:4G -o {target}/"
+    words = f"plan dgx-a100 -c all_reduce --size 1K:4G -o {target}/"
     code, shown = press(words, lambda text: "trying the algorithms" in text)
     check(code, shown)
     assert list(tmp_path.iterdir()) == []

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import re
 import shlex
+import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,7 +19,7 @@ import pytest
 import typer
 
 from coppice.cli import app
-from support.pages import FOLLOWED, coppice, examples, page_name, page_text, working_in
+from support.pages import FOLLOWED, coppice, examples, page_name, page_text, without_times, working_in
 from support.pages import PAGES as ALL_PAGES
 from support.paths import ROOT
 from support.reader_samples import XML_DIRECT
@@ -47,6 +48,9 @@ COMPARED = {
 
 SHOWN = ("iteration.md", "json.md", "tuning.md")
 """Pages whose commands with output are run by test_sessions.py, which compares it; the others are run here."""
+
+COMPARED_HERE = {"README.md": 4, "in-network.md": 10}
+"""Pages whose commands are compared with the output that they show, and how many show some."""
 
 _RUNTIMES = "test_runtimes_page.py runs it"
 REASONS = {
@@ -137,22 +141,38 @@ def run_here() -> Iterator[Any]:
             yield page
 
 
-@pytest.mark.parametrize("page", [*run_here()])
-def test_commands_run_as_printed(page: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    """In order, in one folder with the files that the reader has."""
-    monkeypatch.setenv("COPPICE_CACHE", str(tmp_path / "cache"))
-    (tmp_path / "examples").symlink_to(ROOT / "examples")
+@pytest.fixture(scope="module")
+def files(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with the files that a reader has."""
+    folder = tmp_path_factory.mktemp("reader")
+    (folder / "examples").symlink_to(ROOT / "examples")
     for name in ("nccl.xml", "dump.xml"):
-        (tmp_path / name).write_bytes(XML_DIRECT)
+        (folder / name).write_bytes(XML_DIRECT)
+    with working_in(folder):
+        for words in (
+            "topology import dgx-a100 --boxes 2 -o cluster.json",
+            "topology import dgx-a100 --boxes 2 -o cluster.yaml",
+            "plan examples/two-dgx-a100.json --collective all_reduce -o plan.json",  # as `make demo` does
+        ):
+            assert coppice(*words.split()).exit_code == 0
+    return folder
+
+
+@pytest.mark.parametrize("page", [*run_here()])
+def test_commands_run_as_printed(
+    page: str, files: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """In order, in one folder; what the pages of ``COMPARED_HERE`` show is what is printed."""
+    monkeypatch.setenv("COPPICE_CACHE", str(tmp_path / "cache"))
+    shutil.copytree(files, tmp_path, symlinks=True, dirs_exist_ok=True)
+    shown = {each.command: each.shown for each in examples(page)} if page in COMPARED_HERE else {}
     with working_in(tmp_path):
-        for name, words in (("cluster.json", "dgx-a100 --boxes 2"), ("cluster.yaml", "dgx-a100 --boxes 2")):
-            assert coppice("topology", "import", *words.split(), "-o", name).exit_code == 0
-        made = "plan examples/two-dgx-a100.json --collective all_reduce -o plan.json"  # as `make demo` does
-        assert coppice(*made.split()).exit_code == 0
         for command in left(page):
             if re.match(r"(\.venv/bin/)?coppice ", command):
                 done = coppice(*shlex.split(command)[1:])
                 assert done.exit_code == (1 if command in FAULTS else 0), f"{command}\n{done.output}"
+                if command in shown:
+                    assert without_times(done.stdout) == without_times(shown[command]), command
             else:
                 shell = subprocess.run(command, shell=True, capture_output=True, text=True)
                 assert shell.returncode == 0, f"{command}\n{shell.stderr}"
@@ -178,6 +198,8 @@ def test_there_are_commands() -> None:
     for page, test in COMPARED.items():
         assert commands(page), page
         assert (ROOT / "tests" / "docs" / test).is_file()
+    for page, count in COMPARED_HERE.items():
+        assert len({each.command for each in examples(page)} & set(left(page))) >= count, page
     for page in SHOWN:
         assert f'("{page}", ' in (ROOT / "tests" / "docs" / "test_sessions.py").read_text()
         assert {each.command for each in examples(page)} <= set(commands(page)), page

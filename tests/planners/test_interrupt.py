@@ -146,6 +146,7 @@ class TestForest:
         check_stopped(arguments, tmp_path, stage="plan", after=0.3)
         assert (tmp_path / "plan.json").read_text() == "older"
 
+    @pytest.mark.slow
     @pytest.mark.parametrize("after", [0.2, *LATER])
     def test_templates_of_65536_gpus(self, tmp_path: Path, after: float) -> None:
         arguments = ["plan", "torus", "--set", "dims=256x256", "-c", "all_gather", "--no-ring"]

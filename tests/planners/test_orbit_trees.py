@@ -86,7 +86,7 @@ def test_no_trees_are_higher_than_asked_for() -> None:
     assert found is None or shape(found).max_height <= 7
 
 
-@pytest.mark.parametrize("fault", ["NIC lost", "GPU lost"])
+@pytest.mark.parametrize("fault", ["NIC lost", pytest.param("GPU lost", marks=pytest.mark.slow)])
 def test_an_all_reduce_of_a_thousand_gpus_is_planned_at_the_optimum_with_low_trees(fault: str) -> None:
     whole = boxes(128)
     found = replan_after_faults(coppice.plan(whole, "all_reduce", ring=False), faulty(whole)[fault])

@@ -43,6 +43,7 @@ from reference.strategies import (
     seeded_problem,
     slow_uplinks,
 )
+from support.blocks import blocks
 from support.shared_data import needs_shared
 
 relaxed = settings(
@@ -86,7 +87,7 @@ def test_attains_the_optimum_thoroughly(problem: Problem) -> None:
     check(problem)
 
 
-@pytest.mark.parametrize("block", range(20))
+@pytest.mark.parametrize("block", blocks(20, always=7))
 def test_attains_the_bound_of_the_reference(block: int) -> None:
     for seed in range(block * 50, block * 50 + 50):
         check(seeded_problem(seed, BALANCED_FAMILIES))
@@ -106,7 +107,7 @@ def test_attains_the_optimum_of_the_reference_thoroughly(block: int) -> None:
         check(seeded_problem(seed, CONNECTED_FAMILIES))
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", blocks(10, always=4))
 def test_all_reduce(block: int) -> None:
     for seed in range(block * 7, block * 7 + 7):
         topology = seeded(seed, CONNECTED_FAMILIES, 7)
@@ -117,7 +118,7 @@ def test_all_reduce(block: int) -> None:
         assert float(reached) * rate == pytest.approx(1, rel=1e-7), describe(topology)
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", blocks(10, always=5))
 def test_fixed_number_of_trees(block: int) -> None:
     for seed in range(block * 20, block * 20 + 20):
         problem = seeded_problem(seed, BALANCED_FAMILIES, 10)

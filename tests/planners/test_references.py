@@ -38,6 +38,7 @@ from reference.strategies import (
     slow_uplinks,
     topologies,
 )
+from support.blocks import blocks
 from support.shared_data import needs_shared
 
 relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -281,9 +282,6 @@ def kernel_trees(topology: Topology, room: dict[Link, int], supply: Supply, **wa
     ]
 
 
-WAYS = {"grown": 10, "every path tried": 10, "by splitting": 2, "some by splitting": 1}
-"""Blocks of networks that are packed each way."""
-
 OPTIONS: dict[str, dict[str, int]] = {
     "grown": {},
     "every path tried": {"always_exhaustive": True},
@@ -295,9 +293,8 @@ OPTIONS: dict[str, dict[str, int]] = {
 class TestPackingKernel:
     """``pack_trees`` fills links to the last tree where the reference says that it can, whichever way it grows."""
 
-    @pytest.mark.parametrize(
-        ("block", "way"), [(block, way) for way, blocks in WAYS.items() for block in range(blocks)]
-    )
+    @pytest.mark.parametrize("way", OPTIONS)
+    @pytest.mark.parametrize("block", blocks(10, always=2))
     def test_packs_at_the_bound(self, block: int, way: str) -> None:
         for seed in range(block * 100, block * 100 + 100):
             topology = seeded(seed, BALANCED_FAMILIES)
@@ -339,7 +336,7 @@ class TestPackingKernel:
             assert entering < sum(w for v, w in wanted.items() if v not in sinks), describe(topology)
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", blocks(10, always=4))
 def test_attainable_rate(block: int) -> None:
     for seed in range(block * 20, block * 20 + 20):
         problem = seeded_problem(seed, UNBALANCED_FAMILIES, 9)
@@ -362,7 +359,7 @@ def check_capacity(problem: Problem, capacity: list) -> None:
         assert sign * surplus[w] <= 0, f"node {w}: {describe(problem)}"
 
 
-@pytest.mark.parametrize("block", range(10))
+@pytest.mark.parametrize("block", blocks(10, always=4))
 def test_combined_all_reduce(block: int) -> None:
     for seed in range(block * 14, block * 14 + 14):
         topology = seeded(seed, CONNECTED_FAMILIES, 7)
@@ -374,7 +371,7 @@ def test_combined_all_reduce(block: int) -> None:
         assert sum(found.root_rates.values()) == found.rate, describe(topology)
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", blocks(6, always=3))
 def test_concurrent_flow(block: int) -> None:
     for seed in range(block * 12, block * 12 + 12):
         topology = seeded(seed, (*BALANCED_FAMILIES, slow_uplinks), 7)

@@ -114,7 +114,9 @@ class TestThousandGpus:
         )
         assert verified(problem, plan_forest(problem)).optimal
 
-    @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE], ids=str)
+    @pytest.mark.parametrize(
+        "collective", [Collective.BROADCAST, pytest.param(Collective.REDUCE, marks=pytest.mark.slow)], ids=str
+    )
     def test_single_root(self, collective: Collective) -> None:
         """A box takes in as much as its 8 cards can, a GPU more than that."""
         problem = posed(resolve("dgx-a100", boxes=128), collective, 5)

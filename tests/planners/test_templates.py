@@ -186,7 +186,7 @@ def check_lifted(seed: int) -> int:
     return most
 
 
-@pytest.mark.parametrize("block", range(6))
+@pytest.mark.parametrize("block", range(2))
 def test_random_graphs_with_a_cyclic_group(block: int) -> None:
     found = [check_lifted(seed) for seed in range(block * 20, block * 20 + 20)]
     assert sum(order > 1 for order in found) >= 10, found

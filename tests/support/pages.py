@@ -141,7 +141,7 @@ def follow(name: str, folder: Path) -> int:
                 for part in re.split(r"^\$ ", text, flags=re.MULTILINE)[1:]:
                     command, _, shown = part.partition("\n")
                     printed, failed = typed(command)
-                    assert _without_times(printed) == _without_times(shown), command
+                    assert without_times(printed) == without_times(shown), command
                     assert not failed or "error" in shown, command
                     compared += 1
             elif kind == "pycon":
@@ -166,7 +166,8 @@ def typed(command: str) -> tuple[str, bool]:
     return shell.stdout + shell.stderr, shell.returncode != 0
 
 
-def _without_times(text: str) -> str:
+def without_times(text: str) -> str:
+    """What a command prints, but for the time and memory of the run."""
     return re.sub(r"  took .*|(?<= after )[\d.]+ m?s$", "", text, flags=re.MULTILINE)
 
 

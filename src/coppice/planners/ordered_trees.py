@@ -28,10 +28,10 @@ from coppice.errors import InputError, UnreachableError
 from coppice.planners.algorithms.algorithm import AlgorithmCase
 from coppice.planners.algorithms.parts.moves import Moves, blocks, whole
 from coppice.planners.choice import PlannerOutput
-from coppice.planners.spread_trees import MOST_NODES, OrderedTransfer, height_of, ranks_of, spread
+from coppice.planners.spread_trees import MOST_NODES, OrderedTransfer, SumNode, spread
 from coppice.schedule.loads import body_loads
 from coppice.schedule.schedule import Op, Schedule, routed
-from coppice.schedule.verification.sums import PAIRS, Addends, named_order
+from coppice.schedule.verification.sums import PAIRS, named_order
 from coppice.topology.model import NodeKind, Topology
 
 NAME = "ordered-trees"
@@ -165,7 +165,7 @@ class _Trees:
     """Trees of transfers, which spread what ranks get evenly."""
 
     def __init__(self, topology: Topology) -> None:
-        self.order = named_order(PAIRS, topology.num_ranks)
+        self.order = SumNode.of(named_order(PAIRS, topology.num_ranks))
         self.hops = _hops(topology)
         self.near: dict[
             tuple[range, int], tuple[list[int], int]
@@ -179,15 +179,15 @@ class _Trees:
         for block, owner in enumerate(owners):
             yield from self._summed(self.order, owner, block)
 
-    def _summed(self, node: Addends, at: int, block: int) -> Iterator[tuple[int, int, int, int]]:
+    def _summed(self, node: SumNode, at: int, block: int) -> Iterator[tuple[int, int, int, int]]:
         """Sum up a node at a rank of it."""
-        if isinstance(node, int):
+        if not node.parts:
             return
-        own, other = node if at in ranks_of(node[0]) else node[::-1]
-        sender = self._chosen(ranks_of(other), at)
+        own, other = node.parts if at in node.parts[0].ranks else node.parts[::-1]
+        sender = self._chosen(other.ranks, at)
         yield from self._summed(own, at, block)
         yield from self._summed(other, sender, block)
-        yield height_of(node) - 1, sender, at, block
+        yield node.height - 1, sender, at, block
 
     def _chosen(self, ranks: range, at: int) -> int:
         """Who stands for a part: near, and with the least to do over ways as long as these."""

@@ -13,7 +13,7 @@ are held. That is a flow, whose least congestion is a linear program (``tests/re
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
@@ -44,19 +44,22 @@ class OrderedTransfer:
     way: _Way  # Nodes from one to the other
 
 
-def ranks_of(node: Addends) -> range:
-    """The ranks of a node, which are neighbours."""
-    first = last = node
-    while not isinstance(first, int):
-        first = first[0]
-    while not isinstance(last, int):
-        last = last[1]
-    return range(first, last + 1)
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class SumNode:
+    """A node of the tree of additions."""
 
+    ranks: range  # Those that it sums, which are neighbours
+    height: int  # Additions from a leaf to the node, at most
+    parts: tuple[SumNode, ...]  # None of a leaf
 
-def height_of(node: Addends) -> int:
-    """Additions from a leaf of a node to the node, at most."""
-    return 0 if isinstance(node, int) else 1 + max(height_of(part) for part in node)
+    @classmethod
+    def of(cls, node: Addends) -> SumNode:
+        """The node, and all below it."""
+        if isinstance(node, int):
+            return cls(ranks=range(node, node + 1), height=0, parts=())
+        parts = tuple(cls.of(part) for part in node)
+        ranks = range(parts[0].ranks.start, parts[-1].ranks.stop)
+        return cls(ranks=ranks, height=1 + max(part.height for part in parts), parts=parts)
 
 
 def spread(
@@ -81,7 +84,7 @@ def spread(
         >>> [max(len(each.way) for tree in trees for each in tree) for trees in found]
         [2, 3]
     """
-    everyone = range(topology.num_ranks)
+    total = SumNode.of(order)
     network = _PricedLinks(topology, backwards=backwards, relay_gpus=relay_gpus)
     batch = max(1, len(owners) // _BATCHES)
     trees: list[list[OrderedTransfer]] = [[] for _ in owners]
@@ -93,12 +96,13 @@ def spread(
             for each in members:
                 network.count(trees[each], -1.0)
             network.reprice()
-            costs: dict[range, _Floats] = {}
-            network.price(order, costs)
-            if any(costs[everyone][owners[each]] >= _FAR for each in members):
+            costs: dict[SumNode, _Floats] = {}
+            network.price(total, costs)
+            if any(costs[total][owners[each]] >= _FAR for each in members):
                 return None
             for each in members:
-                trees[each] = list(network.cheapest(order, owners[each], costs))
+                trees[each] = []
+                network.cheapest(total, owners[each], costs, trees[each])
                 network.count(trees[each], 1.0)
         if network.busiest < least * (1 - 1e-9):
             least, best = network.busiest, list(trees)
@@ -168,36 +172,38 @@ class _PricedLinks:
             around = cost[:, middle, None] + cost[None, middle, :]
             shorter = around < cost
             np.copyto(cost, around, where=shorter)
-            np.copyto(following, np.broadcast_to(following[:, middle, None], cost.shape), where=shorter)
+            np.copyto(following, following[:, middle, None], where=shorter)
         ends = self.topology.rank_nodes
         self._cost, self._next = cost[np.ix_(ends, ends)], following
         np.fill_diagonal(self._cost, 0.0)
 
-    def price(self, node: Addends, costs: dict[range, _Floats]) -> None:
+    def price(self, node: SumNode, costs: dict[SumNode, _Floats]) -> None:
         """What it costs to sum each node of the order at each of its ranks, from the leaves up."""
-        if isinstance(node, int):
-            costs[range(node, node + 1)] = np.zeros(1)
+        if not node.parts:
+            costs[node] = np.zeros(1)
             return
-        for part in node:
+        for part in node.parts:
             self.price(part, costs)
-        own, other = (ranks_of(part) for part in node)
-        costs[range(own.start, other.stop)] = np.concatenate(
+        own, other = node.parts
+        costs[node] = np.concatenate(
             [
-                costs[here] + (costs[there][:, None] + self._block(there, here)).min(axis=0)
+                costs[here] + (costs[there][:, None] + self._block(there.ranks, here.ranks)).min(axis=0)
                 for here, there in ((own, other), (other, own))
             ]
         )
 
-    def cheapest(self, node: Addends, at: int, costs: dict[range, _Floats]) -> Iterator[OrderedTransfer]:
-        """The cheapest tree that sums a node at a rank of it."""
-        if isinstance(node, int):
+    def cheapest(
+        self, node: SumNode, at: int, costs: dict[SumNode, _Floats], tree: list[OrderedTransfer]
+    ) -> None:
+        """Append the cheapest tree that sums a node at a rank of it."""
+        if not node.parts:
             return
-        own, other = node if at in ranks_of(node[0]) else node[::-1]
-        ranks = ranks_of(other)
-        sender = ranks.start + int((costs[ranks] + self._cost[ranks.start : ranks.stop, at]).argmin())
-        yield from self.cheapest(own, at, costs)
-        yield from self.cheapest(other, sender, costs)
-        yield OrderedTransfer(step=height_of(node) - 1, src=sender, dst=at, way=self._way(sender, at))
+        own, other = node.parts if at in node.parts[0].ranks else node.parts[::-1]
+        ranks = other.ranks
+        sender = ranks.start + int((costs[other] + self._cost[ranks.start : ranks.stop, at]).argmin())
+        self.cheapest(own, at, costs, tree)
+        self.cheapest(other, sender, costs, tree)
+        tree.append(OrderedTransfer(step=node.height - 1, src=sender, dst=at, way=self._way(sender, at)))
 
     def _block(self, src: range, dst: range) -> _Floats:
         return self._cost[src.start : src.stop, dst.start : dst.stop]

@@ -124,7 +124,10 @@ def test_trivance_on_a_ring(depth: int) -> None:
     assert set(link_loads(alone).values()) == {Fraction(depth, 3) * alone.num_chunks}
 
 
-@pytest.mark.parametrize(("side", "axes"), [(4, 1), (16, 1), (4, 2), (8, 2), (16, 2), (4, 3), (8, 3), (4, 4)])
+@pytest.mark.parametrize(
+    ("side", "axes"),
+    [(4, 1), (16, 1), (4, 2), (8, 2), (16, 2), (4, 3), pytest.param(8, 3, marks=pytest.mark.slow), (4, 4)],
+)
 def test_swing_on_a_torus(side: int, axes: int) -> None:
     """Step t halves the data and crosses |rho(t // axes)| links; above the bound by at most 6/5 in 2D, 28/27 in 3D."""
     ranks = side**axes

@@ -115,24 +115,27 @@ def least_time(
     carried = [_carried(topology, usable, held, chosen) for chosen in subsets]
     found: list[tuple[float, NDArray[np.int64], tuple[int, ...], bool, NDArray[np.int64]]] = []
     for level in (*divisions(topology), *narrowest_cuts(topology, kept)):
+        joined: dict[tuple[int, ...], NDArray[np.int64]] = {}  # Sets by what the groups of some demands join
         for entering in (True, False):
             alone = [needs_of_sets(topology, demand, level, entering=entering) for demand in kept]
+            needs: dict[tuple[int, tuple[int, ...]], NDArray[np.float64]] = {}
             for chosen, (rate, spare) in zip(subsets, carried, strict=True):
                 room = _crossing(topology, level, rate, entering=entering)
                 spared = _crossing(topology, level, spare, entering=entering)
                 total = np.sum([alone[number] for number in chosen], axis=0) - spared
                 found.append(_most(total, room, level, chosen, np.arange(len(room)), entering=entering))
-                if in_network:
+                if in_network or len(room) == 1:  # a single set is joined with nothing
                     continue
                 for joining in dict.fromkeys((chosen, *((number,) for number in chosen))):
-                    part = _joined_sets(topology, level, [kept[number] for number in joining])
-                    together = np.sum(
-                        [
-                            needs_of_components(topology, kept[n], level, part, entering=entering)
-                            for n in chosen
-                        ],
-                        axis=0,
-                    )
+                    if joining not in joined:
+                        joined[joining] = _joined_sets(topology, level, [kept[number] for number in joining])
+                    part = joined[joining]
+                    for number in chosen:
+                        if (number, joining) not in needs:
+                            needs[number, joining] = needs_of_components(
+                                topology, kept[number], level, part, entering=entering
+                            )
+                    together = np.sum([needs[number, joining] for number in chosen], axis=0)
                     of_part = summed(part, room, len(together))
                     together = together - summed(part, spared, len(together))
                     found.append(_most(together, of_part, level, chosen, part, entering=entering))

@@ -72,7 +72,7 @@ class Moves:
     def __init__(self, case: AlgorithmCase, layout: ChunkLayout) -> None:
         self.case = case
         self.layout = layout
-        self._rows: list[tuple[NDArray[np.int64], ...]] = []
+        self._rows: list[NDArray[np.int64]] = []  # Steps, senders, receivers, chunks and operations
 
     def add(
         self, step: Positions, src: Positions, dst: Positions, chunk: Positions, op: Op = Op.COPY
@@ -83,10 +83,11 @@ class Moves:
             step: Step, 0 or more. Rows of a step may be added at any time; they keep the order of addition.
             chunk: Chunks, as the layout numbers them.
         """
-        columns = np.broadcast_arrays(
-            *(np.asarray(c, dtype=np.int64) for c in (step, src, dst, chunk, int(op)))
-        )
-        self._rows.append(tuple(column.reshape(-1) for column in columns))
+        columns = (step, src, dst, chunk, int(op))
+        rows = np.empty((5, *np.broadcast(*columns).shape), dtype=np.int64)
+        for column, given in enumerate(columns):
+            rows[column] = given
+        self._rows.append(rows.reshape(5, -1))
 
     def schedule(self, *, ordered: bool = False) -> Schedule:
         """Build the schedule, mapping positions to ranks with default routes.
@@ -95,9 +96,8 @@ class Moves:
             ordered: Claim that reductions join neighbouring intervals of ranks; it is kept in rank order only.
         """
         case, layout = self.case, self.layout
-        columns = [np.concatenate(part) if part else np.zeros(0, np.int64) for part in self._columns()]
-        by_step = np.argsort(columns[0], kind="stable")
-        step, src, dst, chunk, op = (column[by_step] for column in columns)
+        rows = np.concatenate(self._rows, axis=1) if self._rows else np.zeros((5, 0), np.int64)
+        step, src, dst, chunk, op = rows[:, np.argsort(rows[0], kind="stable")]
         slots, place = layout.slots, np.arange(len(layout.slots) * layout.parts)
         if case.order is not None:
             order = np.array(case.order, dtype=np.int64)
@@ -126,9 +126,6 @@ class Moves:
             path_nodes=np.zeros(0, dtype=np.int32),
             ordered=ordered and (case.order is None or case.order == tuple(range(case.size))),
         )
-
-    def _columns(self) -> list[list[NDArray[np.int64]]]:
-        return [[row[column] for row in self._rows] for column in range(5)]
 
 
 def _renamed(slots: NDArray[np.int64], order: NDArray[np.int64], layout: ChunkLayout) -> NDArray[np.int64]:
