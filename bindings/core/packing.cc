@@ -1,7 +1,8 @@
-// Bindings of packing/portfolio.h. Trees come out as edges between terminals: see packing/tree_edges.h.
+// Bindings of packing/portfolio.h and packing/grown_together.h. Packed trees come out as edges between terminals: see packing/tree_edges.h.
 #include "packing/portfolio.h"
 
 #include "bindings.h"
+#include "packing/grown_together.h"
 #include "packing/tree_edges.h"
 
 using namespace coppice;
@@ -71,4 +72,14 @@ void init_packing(nb::module_& m) {
       nb::arg("num_nodes"), nb::arg("src"), nb::arg("dst"), nb::arg("cap"), nb::arg("roots"), nb::arg("terminal"), nb::arg("orders"),
       nb::arg("node_orbit"), nb::arg("node_element"), nb::arg("link_orbit"),
       "Trees for one root of each orbit that stand for all their images: see packing.h and group_action.h.");
+  m.def(
+      "grow_together",
+      [](Vertex num_nodes, Column<Vertex> src, Column<Vertex> dst, Column<Amount> cap, Vertex root, std::int32_t trees) {
+        check_length("dst", dst.size(), src.size());
+        return to_numpy(stoppable([&](const StopFlag& stop) {
+          return grow_together(Digraph(num_nodes, view(src), view(dst)), root, trees, view(cap), stop);
+        }));
+      },
+      nb::arg("num_nodes"), nb::arg("src"), nb::arg("dst"), nb::arg("cap"), nb::arg("root"), nb::arg("trees"),
+      "Links of spanning trees of one root, one tree after the other; none where they do not fit: see grown_together.h.");
 }

@@ -148,6 +148,14 @@ def pack_templates(
     node_element: NDArray[np.int64],
     link_orbit: NDArray[np.int32],
 ) -> dict[str, Any]: ...
+def grow_together(
+    num_nodes: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    cap: NDArray[np.int64],
+    root: int,
+    trees: int,
+) -> NDArray[np.int32]: ...
 def find_routes(
     num_nodes: int,
     src: NDArray[np.int32],

@@ -16,6 +16,7 @@ from coppice.comparison.ordered import num_rows
 from coppice.comparison.promising import MANY_RANKS
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
+from coppice.planners.forest.root_trees import root_trees
 from coppice.planners.in_turns import blocks_in_turns, hop_by_hop, in_turns
 from coppice.planners.over_boxes import rails
 from coppice.planners.trees_over_boxes import (
@@ -28,7 +29,8 @@ from coppice.planners.trees_over_boxes import (
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Parameter
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_pieces
+from coppice.schedule.shape import shape
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import transport_profiles
 from coppice.simulation.models import Model
@@ -112,6 +114,7 @@ def _schedules(
     problem: Problem, model: Model, made: Sequence[Alternative], sizes: Sequence[int]
 ) -> Iterator[Alternative]:
     if problem.collective in (Collective.BROADCAST, Collective.REDUCE):
+        yield from _from_one_root(problem, model, sizes)
         yield from _over_boxes(problem, model, sizes)
     elif problem.collective is Collective.ALL_TO_ALL:
         for one in made:
@@ -135,6 +138,71 @@ def _schedules(
                 if ordered is not None:
                     parameters: dict[str, Parameter] = {**one.made.parameters, "in_turns": True}
                     yield _alternative(ordered, f"{one.name}, in turns", parameters)
+
+
+def _from_one_root(problem: Problem, model: Model, sizes: Sequence[int]) -> Iterator[Alternative]:
+    """Trees that are grown side by side, in as many pieces as are likely to be fastest."""
+    every = root_trees(problem)
+    if every is None:
+        return
+    forests = {every.num_trees: every}
+    for trees in {max(1, every.num_trees - 1), 1}:
+        fewer = root_trees(problem, fewer=every.num_trees - trees)
+        if fewer is not None:
+            forests[trees] = fewer
+    heights = {trees: shape(forest).max_height for trees, forest in forests.items()}
+    inv_rate = float(bound_of(problem).inv_rate)
+    wanted: dict[tuple[int, int], int] = {}
+    for size in sizes:
+        likely = {}
+        for trees, forest in forests.items():
+            most = max(1, min(size // trees, _MOST_MESSAGES // forest.num_edges))
+            for pieces in {most, *(1 << power for power in range(most.bit_length()))}:
+                likely[trees, pieces] = _pipelined_us(
+                    problem,
+                    model,
+                    size,
+                    levels=heights[trees],
+                    inv_rate=inv_rate * every.num_trees / trees,
+                    pieces=pieces,
+                    messages=trees * pieces,
+                )
+        wanted |= dict.fromkeys(sorted(likely, key=lambda each: (likely[each], each))[:_LIKELY], size)
+    for (trees, pieces), size in wanted.items():
+        body = in_pieces(lower(forests[trees]), pieces)
+        name = f"{plural(trees, 'tree')} side by side in {plural(pieces, 'piece')}"
+        made_for = size if len(sizes) == 1 else None
+        yield _alternative(body, name, {"side_by_side": trees, "pieces": pieces}, made_for)
+
+
+def _pipelined_us(
+    problem: Problem,
+    model: Model,
+    size_bytes: int,
+    *,
+    levels: int,
+    inv_rate: float,
+    pieces: int,
+    messages: int,
+) -> float:
+    """What a pipeline is likely to take: a message for each level, and as many pieces as follow each other.
+
+    Args:
+        inv_rate: Time for a byte in ns, of links that are full.
+        messages: Those that a rank sends, and as many that it receives.
+    """
+    handled_us = messages * (model.send_us + model.receive_us) / max(1, model.workers or messages)
+    found = inf
+    for profile in transport_profiles(model, problem.topology):
+        protocol = profile.protocol
+        start, message = (
+            (0.0, model.overhead_us) if protocol is None else (protocol.start_us, protocol.network_us)
+        )
+        moving = size_bytes * inv_rate / 1000 / model.efficiency * float(profile.expansion)
+        if profile.gpu_gb_per_s is not None:
+            moving = max(moving, size_bytes / 1000 / float(profile.gpu_gb_per_s))
+        found = min(found, start + levels * message + max(moving, handled_us) * (1 + (levels - 1) / pieces))
+    return found
 
 
 def _over_boxes(problem: Problem, model: Model, sizes: Sequence[int]) -> Iterator[Alternative]:

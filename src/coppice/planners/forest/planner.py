@@ -34,6 +34,7 @@ from coppice.display import Brief
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.forest.packed import PackedTrees, forest_of, joined, pack, pack_templates, same_weight
 from coppice.planners.forest.priced_templates import priced_templates
+from coppice.planners.forest.root_trees import grown_together
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import forest_loads
 from coppice.schedule.shape import shape
@@ -232,6 +233,8 @@ def laid(
         best: Where their number is free, the time per shard to reach.
     """
     packed = pack_with_symmetry(problem, network, units, best)
+    if packed is None and problem.topology.num_ranks >= MANY_RANKS:
+        packed = grown_together(network, units.capacity, units.roots)
     if packed is None:
         packed = pack(network, units)
     return packed.reversed() if problem.collective.reduces else packed
