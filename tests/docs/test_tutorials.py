@@ -13,8 +13,13 @@ NEEDED = {"networkx": "import networkx", "torch": "import torch"}
 """Packages, and what stands on a page that needs them."""
 
 
-LONG = ("tutorials/network-designer.md", "questions/every-size.md")
-"""Pages that take half a minute or more."""
+LONG = (
+    "tutorials/network-designer.md",
+    "questions/every-size.md",
+    "questions/compare-algorithms.md",
+    "questions/small-messages.md",
+)
+"""Pages that take longest; others compare and plan for sizes, too."""
 
 
 @pytest.mark.parametrize(

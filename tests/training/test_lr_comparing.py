@@ -98,8 +98,8 @@ def test_every_method_learns(method: str) -> None:
     assert found.made[-1] == (200 if method.startswith("autolrs") else 100)
     assert found.losses[-1] < found.losses[0]
     if method == "cosine":
-        assert train(task, method, rate=3e-3, seed=1, steps=100) == found
-        assert train(task, method, rate=3e-3, seed=2, steps=100) != found
+        short = [train(task, method, rate=3e-3, seed=seed, steps=10) for seed in (1, 1, 2)]
+        assert short[0] == short[1] != short[2]
 
 
 def test_what_finds_its_rate_is_not_tuned() -> None:

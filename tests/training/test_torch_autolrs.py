@@ -101,7 +101,7 @@ def test_resume_in_every_phase(where: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    "step", [3, 30, 150, *(pytest.param(step, marks=pytest.mark.slow) for step in (7, 11, 80, 300))]
+    "step", [30, 150, *(pytest.param(step, marks=pytest.mark.slow) for step in (3, 7, 11, 80, 300))]
 )
 def test_checkpoint_of_the_whole_training(step: int, tmp_path: Path) -> None:
     whole = SmallTraining("adam")

@@ -21,7 +21,7 @@ from coppice.selection.tables import FUNCTIONS, SEGMENTED
 from coppice.tuning.records import decode_runs, read_runs
 from coppice.tuning.sweep import COLLECTIVES, sweep_mpi
 from coppice.tuning.worker import Spec
-from run.engines.mpi.launching import HOME, environment, reason_to_skip, run_mpi
+from run.engines.mpi.launching import HOME, QUICK_LIBRARIES, environment, reason_to_skip, run_mpi
 
 HERE = Path(__file__).parent
 EXPECTED = {
@@ -92,6 +92,7 @@ def test_choices_take_effect(library: str) -> None:
     assert (first_again, default_again) == (first, default)
 
 
+@pytest.mark.parametrize("library", QUICK_LIBRARIES, indirect=True)
 def test_a_sweep_goes_on(library: str, tmp_path: Path, capfd: pytest.CaptureFixture[str]) -> None:
     output = tmp_path / "runs.jsonl"
     sweep_mpi(spec(library, output, rounds=1), ranks=2, launcher=launcher(library), timeout_s=60)

@@ -62,9 +62,18 @@ def rows_of(ranks: int, collective: Collective, tmp_path: object, **options: obj
     return results[0]  # type: ignore[return-value]
 
 
-@pytest.mark.parametrize("collective", [each for each in Collective if each is not Collective.BARRIER])
-@pytest.mark.parametrize(("dtype", "op"), KINDS)
-@pytest.mark.parametrize("in_place", [False, True])
+MOVING = [each for each in Collective if each is not Collective.BARRIER]
+
+
+@pytest.mark.parametrize(
+    ("in_place", "dtype", "op", "collective"),
+    [
+        pytest.param(in_place, *kind, collective, marks=pytest.mark.slow if (a + b + in_place) % 2 else ())
+        for in_place in (False, True)
+        for a, kind in enumerate(KINDS)
+        for b, collective in enumerate(MOVING)
+    ],
+)
 def test_right_results_count_as_right(
     collective: Collective, dtype: DataType, op: ReduceOp, in_place: bool, tmp_path: object
 ) -> None:

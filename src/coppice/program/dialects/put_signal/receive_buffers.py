@@ -92,6 +92,7 @@ class _BufferLedger:
         self.before = np.full(number, _BEFORE, dtype=np.int64)  # the same without the put to the reader
         self.reader = np.full(number, -1, dtype=np.int64)  # rank that the only put of the last tick went to
         self.reads = np.bincount(self.outof, minlength=number)  # puts of it that are still to come
+        self.marked = np.zeros(number, dtype=np.bool_)  # None but within `_among`
         self.knows = np.full((ranks, ranks), _NEVER, dtype=np.int32)
         overwrites = bool(
             (rows.op == Op.REDUCE).any() or (self.home_buffer[self.into] == Buffer.SCRATCH).any()
@@ -118,7 +119,7 @@ class _BufferLedger:
         src, dst, run = self.rows.src[rows], self.rows.dst[rows], self.rows.run[rows]
         home = self.home_buffer[into] != Buffer.SCRATCH
         twice = _repeated(into)
-        direct = home & ~reduces & ~np.isin(into, outof) & ~twice
+        direct = home & ~reduces & ~self._among(into, outof) & ~twice
         order = np.lexsort((self.offset[outof], self.buffer[outof], run, direct, dst, src))
         into, outof, src, dst = (column[order] for column in (into, outof, src, dst))
         direct, reduces = direct[order], reduces[order]
@@ -149,6 +150,13 @@ class _BufferLedger:
         lands = target[message] + offsets(count)[:-1] - offsets(count)[:-1][first][message]
         self._arrive(last, into, direct, reduces, lands, landed[message], tick + 2 * turn[message])
         return last + 2
+
+    def _among(self, values: _Ints, chosen: _Ints) -> NDArray[np.bool_]:
+        """Which of some values are among others."""
+        self.marked[chosen] = True
+        found = self.marked[values]
+        self.marked[chosen] = False
+        return found
 
     def _begin(
         self, now: int, chosen: _Ints, first: _Ints, message: _Ints, into: _Ints, direct: NDArray[np.bool_],
@@ -247,6 +255,8 @@ class _BufferLedger:
         self._leave(values, now)
         self.buffer[values], self.offset[values] = self.home_buffer[values], self.home[values]
         self._touch(values, when[place])
+        if len(place) == len(into):
+            return
         rest, waves = self._joined_in_pairs(now, np.flatnonzero(~direct), into, reduces, lands, blocks)
         wave = nth_in_group(into[rest])
         for turn in range(int(wave.max(initial=-1)) + 1):
@@ -265,7 +275,7 @@ class _BufferLedger:
         Returns:
             The rows that are left, one for each value that is only added to, and the waves that it took.
         """
-        only_sums = ~np.isin(into, into[rest[~reduces[rest]]])
+        only_sums = ~self._among(into, into[rest[~reduces[rest]]])
         waves = 0
         while True:
             order = rest[np.argsort(into[rest], kind="stable")]
@@ -281,7 +291,9 @@ class _BufferLedger:
             ]  # fmt: skip
             self.steps.locals.append(np.stack(columns))
             self._release(blocks[gone], now)
-            rest = rest[~np.isin(rest, gone)]
+            left = np.ones(len(into), dtype=np.bool_)
+            left[gone] = False
+            rest = rest[left[rest]]
             waves += 1
 
     def _arrive_staged(
