@@ -6,9 +6,9 @@ MPI ?= 1
 RUNS ?= 10000
 # Processes that test at a time; more than two get in each other's way where tests start ranks of their own.
 TESTERS ?= 2
-# A process tests some folders: it reads only their files, and reports to nobody. The longest first, so that all end
-# together; what no part names is the last one.
-PARTS := run docs cli planners iteration comparison training+tuning simulation+program
+# A process tests some folders: it reads only their files, and reports to nobody. What no part names is one more, the
+# first; the longest come next, so that all end together.
+PARTS := planners run innetwork+bounds docs iteration training cli comparison tuning simulation+program
 # What processes print at a time comes out one after the other.
 SYNC := $(if $(filter output-sync,$(.FEATURES)),-O)
 VENV := .venv
@@ -199,10 +199,10 @@ lint: $(VENV)/.dev
 
 test-python: setup
 	+@$(MAKE) --no-print-directory -k $(if $(findstring jobserver,$(MAKEFLAGS)),,-j$(TESTERS) $(SYNC)) \
-	  $(PARTS:%=test-python-%) test-python-others
+	  test-python-others $(PARTS:%=test-python-%)
 
 NAMED := $(foreach part,$(PARTS),$(addprefix tests/,$(subst +, ,$(part))))
-OTHERS := $(filter-out $(NAMED),$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
+OTHERS := $(filter-out $(NAMED) tests/__pycache__,$(patsubst %/,%,$(wildcard tests/*/)) $(wildcard tests/test_*.py))
 
 test-python-others:
 	$(BIN)/python -m pytest -m "not slow" $(OTHERS)

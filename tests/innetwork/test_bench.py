@@ -173,6 +173,7 @@ def launched(ranks: int, arguments: list[str], variables: dict[str, str]) -> sub
     return subprocess.run(command, capture_output=True, text=True, timeout=240, env=environment, check=False)
 
 
+@pytest.mark.slow
 def test_the_torch_backend_over_a_hierarchy_of_switches(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     script = tmp_path / "worker.py"

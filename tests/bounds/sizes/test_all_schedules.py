@@ -90,9 +90,9 @@ def check_order(seed: str, most: int | None) -> tuple[float, float, float]:
 
 def test_bound_and_program_and_the_best_of_all_schedules() -> None:
     """The three agree on many networks, so none of them is idle."""
-    rows = [check_order(f"small {seed}", 400) for seed in range(40)]
-    assert sum(ceil(bound) == steps for bound, steps, _ in rows) > 20
-    assert sum(best <= bound * 1.001 for bound, _, best in rows) > 5
+    rows = [check_order(f"small {seed}", 400) for seed in range(20)]
+    assert sum(ceil(bound) == steps for bound, steps, _ in rows) > 10
+    assert sum(best <= bound * 1.001 for bound, _, best in rows) > 2
 
 
 @pytest.mark.slow
@@ -127,7 +127,7 @@ def check_all_reduce(seed: str, count: int) -> float:
 
 
 def test_no_all_reduce_of_all_is_faster() -> None:
-    over = [check_all_reduce(f"sum {seed}", 120) for seed in range(25)]
+    over = [check_all_reduce(f"sum {seed}", 120) for seed in range(12)]
     assert min(over) < 1.2
 
 
