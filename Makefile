@@ -89,9 +89,8 @@ $(VENV)/.package: $(NATIVE) | $(VENV)/.tools
 	$(BUILD)="_core;_run;_switch"
 	@touch $@ $(VENV)/.planner
 
-# Most modules of these packages are never imported: Python compiles the others when they are.
 $(VENV)/.dev: $(VENV)/.package $(VENV)/.dependencies pyproject.toml
-	$(PIP) install -q --no-compile $(call listed,['dependency-groups']['dev']) $(call listed,['dependency-groups']['docs'])
+	$(PIP) install -q $(call listed,['dependency-groups']['dev']) $(call listed,['dependency-groups']['docs'])
 	@touch $@
 
 # Behind the other packages, since two pips at a time would install what both need.
