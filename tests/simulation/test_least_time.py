@@ -123,3 +123,12 @@ def test_relays_cost_no_message_of_their_own() -> None:
     model = Model(overhead_us=2.0)
     assert LeastTimes(ring, model).at(0).time_us == 6.0
     assert LeastTimes(ring, model, relay_gpus=True).at(0).time_us == 2.0
+
+
+def test_channels_of_relays_carry_nothing() -> None:
+    """A message that passes through a GPU takes the channels of its sender alone."""
+    path = preset("path", gpus=3, gb_per_s=100)
+    problem = Problem(path, "all_to_all")
+    model = Model(overhead_us=0.0, channels=1, channel_gb_per_s=1.0, steps_bind=False)
+    assert LeastTimes(problem, model).at(3000).time_us == pytest.approx(8 / 3)
+    assert LeastTimes(problem, model, relay_gpus=True).at(3000).time_us < 2  # 2 blocks of each GPU

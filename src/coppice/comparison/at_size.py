@@ -15,6 +15,7 @@ import numpy as np
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
+from coppice.comparison.exchanges import WholeBlocks, exchanges_on_rails
 from coppice.comparison.matched import Matcher
 from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
 from coppice.planners.alternatives import Alternative, Timer
@@ -120,13 +121,10 @@ class SizeSearch:
         busy_us = size_bytes * float(self.plain.inv_rate / self.problem.shards) / 1000
         weighted = self._weighted if busy_us > _LOADED * best_us else []
         for one in (*self._low, *weighted):
-            body = one.made.body
-            near_us = best_us * _NEARBY
-            found = fastest(
-                body, size_bytes, model=self.model, keep_hops=False, below_us=near_us, give_up_us=near_us
-            ).time_us
+            found = self._about_us(one.made.body, size_bytes, best_us * _NEARBY)
             ranked.append(_Ranked(found, _for_size(one, size_bytes)))
         ranked += self._over_boxes(size_bytes, best_us)
+        ranked += self._exchanges(size_bytes, best_us, limit_us)
         ranked += self._matched(size_bytes, best_us)
         lowest = min(ranked, key=lambda each: each.time_us)
         near = sorted(
@@ -217,6 +215,41 @@ class SizeSearch:
             )
             found.append(_Ranked(self._as_it_is_us(body, size_bytes, near_us), one))
         return found
+
+    def _exchanges(self, size_bytes: int, best_us: float, limit_us: float) -> list[_Ranked]:
+        """All-to-alls over rails, and those of which blocks go one way whole, with their times.
+
+        The latter are left out where the former are fast enough.
+        """
+        problem = self.problem
+        if problem.collective is not Collective.ALL_TO_ALL or problem.demands is not None:
+            return []
+        if not 2 < problem.topology.num_ranks <= _MOST_RANKS:
+            return []
+        found: list[_Ranked] = []
+        for make in (lambda: self._on_rails, lambda: self._whole_blocks.at(size_bytes)):
+            self.say("routing whole blocks")
+            for one in make():
+                time_us = self._about_us(one.made.body, size_bytes, best_us * _NEARBY)
+                found.append(_Ranked(time_us, _for_size(one, size_bytes)))
+            if found and min(each.time_us for each in found) <= limit_us:
+                break
+        return found
+
+    @cached_property
+    def _on_rails(self) -> list[Alternative]:
+        """All-to-alls over rails, each way."""
+        return list(exchanges_on_rails(self.problem))
+
+    @cached_property
+    def _whole_blocks(self) -> WholeBlocks:
+        return WholeBlocks(self.problem, self.model, self.plain)
+
+    def _about_us(self, body: Schedule | Forest, size_bytes: int, near_us: float) -> float:
+        """Time of a body in the best number of pieces, if it is near; for ever, if it is not."""
+        return fastest(
+            body, size_bytes, model=self.model, keep_hops=False, below_us=near_us, give_up_us=near_us
+        ).time_us
 
     @cached_property
     def _matcher(self) -> Matcher:

@@ -1,7 +1,7 @@
 """What is looked at on many ranks before the catalogue, where one schedule has millions of transfers.
 
 Nothing can be tried there by the dozen, so these are made for their networks: trees over rails for broadcasts and
-reductions, and the transfers of the optimal forest in turns.
+reductions, all-to-alls in few messages, and the transfers of the optimal forest in turns.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ from math import inf
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
+from coppice.comparison.exchanges import exchanges_on_rails
 from coppice.comparison.ordered import num_rows
 from coppice.comparison.promising import MANY_RANKS
 from coppice.planners.alternatives import Alternative, Timer
@@ -117,6 +118,7 @@ def _schedules(
         yield from _from_one_root(problem, model, sizes)
         yield from _over_boxes(problem, model, sizes)
     elif problem.collective is Collective.ALL_TO_ALL:
+        yield from exchanges_on_rails(problem)
         for one in made:
             turned = blocks_in_turns(one.made.body) if isinstance(one.made.body, Schedule) else None
             if turned is None:

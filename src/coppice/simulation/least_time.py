@@ -144,7 +144,8 @@ def costs_of(
     """Least costs of messages under a model with one protocol; each list entry is true by itself.
 
     A message of a protocol takes as long as the protocol says, or its workers, or as the latencies of its links,
-    whichever is longer: two entries. Where a message may pass through GPUs (`relay_gpus`), only its first sender costs.
+    whichever is longer: two entries. Where a message may pass through GPUs (`relay_gpus`), only its first sender costs,
+    and only that one's channels carry it.
     """
     found = profile.protocol
     handled = model.send_us + model.receive_us
@@ -167,7 +168,11 @@ def costs_of(
     )
     if relay_gpus:
         costs = replace(
-            costs, start_us=start + (message if found is None else 0.0), message_us=0.0, crossing_us=0.0
+            costs,
+            start_us=start + (message if found is None else 0.0),
+            message_us=0.0,
+            crossing_us=0.0,
+            gpu_gb_per_s=None,
         )
     if found is None:
         return [costs]

@@ -32,6 +32,7 @@ MODELS = (
     Model(name="messages", overhead_us=0.002, steps_bind=False),
     Model(name="one worker", overhead_us=0.001, workers=1, send_us=0.001, receive_us=0.002, steps_bind=False),
     Model(name="steps", overhead_us=0.001, send_engines=1, receive_engines=1),
+    Model(name="one channel", overhead_us=0.001, channels=1, channel_gb_per_s=0.5, steps_bind=False),
 )
 
 

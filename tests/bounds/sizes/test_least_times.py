@@ -137,8 +137,23 @@ def test_ranks_that_send_little_are_counted_together() -> None:
     check_time_bound(reduced)
     assert (reduced.cut, reduced.time_us) == (None, 6)
     assert limit_words(reduced) == "all data must be sent 6 times by GPUs that send at most 1 GB/s each"
-    with pytest.raises(CheckError, match="sends are counted in an all-reduce"):
-        check_time_bound(dataclasses.replace(reduced, problem=Problem(star, "all_to_all")))
+    with pytest.raises(CheckError, match="sends are counted in an all-reduce and an all-to-all"):
+        check_time_bound(dataclasses.replace(reduced, problem=Problem(star, "all_gather")))
+
+
+def test_what_is_passed_on_is_sent_again() -> None:
+    """On a path of three, ranks send 8 blocks in all: two of them twice, by the one in the middle."""
+    path = preset("path", gpus=3, gb_per_s=100)
+    costs = MessageCosts(gpu_gb_per_s=Fraction(1), message_us=0.5)
+    found = TimeBounds(Problem(path, "all_to_all"), costs).least(3000)
+    check_time_bound(found)
+    assert found.priced is not None
+    assert found.priced.witness is None
+    assert found.time_us == Fraction(8, 3) + Fraction(1, 2)
+    said = "7.81 KiB must be sent in all, what is passed on again, by GPUs that send at most 1 GB/s each"
+    assert limit_words(found) == said
+    with pytest.raises(CheckError, match="this proves nothing"):
+        check_time_bound(dataclasses.replace(found, time_us=found.time_us * Fraction(1001, 1000)))
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4])

@@ -12,6 +12,7 @@ from coppice.bounds.result import CutFamily, LinkLengths
 from coppice.bounds.sizes.arrival import MovingCut
 from coppice.bounds.sizes.crossings import Crossings
 from coppice.bounds.sizes.least import TimeBound
+from coppice.collectives import Collective
 from coppice.text import plural, rate_text, shortened, size_text, time_text
 
 if TYPE_CHECKING:
@@ -40,6 +41,12 @@ def limit_words(bound: TimeBound) -> str:
     if bound.priced is not None and bound.time_us:
         if isinstance(bound.priced.witness, LinkLengths):
             return f"{bound.problem.collective} as a flow: the links of the bottleneck are full all the time{start}"
+        if bound.priced.witness is None and bound.problem.collective is Collective.ALL_TO_ALL:
+            share = size_text(float(bound.priced.work * bound.size_bytes))
+            return (
+                f"{share} must be sent in all, what is passed on again, by GPUs that send at most {_limit(bound)} GB/s "
+                f"each{start}"
+            )
         if bound.priced.witness is None:
             sends = plural(2 * bound.problem.topology.num_ranks - 2, "time")
             return f"all data must be sent {sends} by GPUs that send at most {_limit(bound)} GB/s each{start}"

@@ -193,7 +193,7 @@ class TimeBounds:
             priced_links(problem, self._network, witness, paid=paid) for witness, paid in self._prices.rows
         ]
         limited = self.costs.gpu_gb_per_s is not None and not self._helped
-        if limited and problem.collective is Collective.ALL_REDUCE:
+        if limited and problem.collective in (Collective.ALL_REDUCE, Collective.ALL_TO_ALL):
             found.append(priced_links(problem, self._network, None))
         return found
 

@@ -21,6 +21,9 @@ rank has its result. Every other rank's term has left that rank by then, each in
 first to bring it on, and none of the others has the result yet: each must get one more message. So links out of ranks
 have a price of 1, and W = 2 (n - 1) (docs/theory.md, Theorem 13). That counts where ranks send less than their links
 take.
+
+**Sends of an all-to-all.** What rank i has for rank j is sent by as many ranks as lie on the way that has the fewest of
+them: each byte pays a price of 1 so often (docs/theory.md, Theorem 21).
 """
 
 from __future__ import annotations
@@ -47,7 +50,8 @@ class PricedLinks:
     """A bound from prices, for every size: bytes that must be paid for, and when each link can be used first."""
 
     network: TimedNetwork
-    witness: CutFamily | LinkLengths | None  # What the prices come from; None: the sends of an all-reduce
+    # What the prices come from; None: the sends of an all-reduce or an all-to-all
+    witness: CutFamily | LinkLengths | None
     work: Fraction  # Price that a byte of the message costs at least
     price: tuple[int, ...]  # Of each link of the network
     begin: tuple[int, ...]  # Units of time that each link is of no use, in all
@@ -82,7 +86,7 @@ def priced_links(
     representatives: Sequence[int] | None = None,
     paid: Paid | None = None,
 ) -> PricedLinks:
-    """The bound on time that the witness of a bound on the rate gives, or the sends of an all-reduce.
+    """The bound on time that the witness of a bound on the rate gives, or the sends where there is none.
 
     Args:
         representatives: Nodes of ranks, of which each set of a family of disjoint sets has one; None is the first of
@@ -91,7 +95,7 @@ def priced_links(
     """
     if witness is None:
         price: Sequence[int] = np.isin(network.tail, problem.topology.rank_nodes).astype(int).tolist()
-        work = Fraction(2 * (problem.topology.num_ranks - 1))
+        work = sends(problem)
     else:
         price, work = paid_by(problem, witness) if paid is None else paid
     more = len(network.tail) - len(price)
@@ -120,6 +124,21 @@ def paid_by(problem: Problem, witness: CutFamily | LinkLengths) -> Paid:
     if isinstance(witness, LinkLengths):
         return witness.length, _lengths_paid(problem, list(witness.length))
     return _family_prices(problem, witness)
+
+
+def sends(problem: Problem) -> Fraction:
+    """How often ranks send a byte of the message, at least: of an all-reduce, or an all-to-all.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> ring = preset("ring", gpus=4)
+        >>> sends(Problem(ring, "all_reduce")), sends(Problem(ring, "all_to_all"))
+        (Fraction(6, 1), Fraction(4, 1))
+    """
+    topology = problem.topology
+    if problem.collective is Collective.ALL_REDUCE:
+        return Fraction(2 * (topology.num_ranks - 1))
+    return _lengths_paid(problem, (topology.rank[topology.src] >= 0).astype(int).tolist())
 
 
 def _first_ranks(problem: Problem, witness: CutFamily | LinkLengths | None) -> list[int]:

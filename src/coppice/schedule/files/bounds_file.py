@@ -77,7 +77,7 @@ class _SizeRow(msgspec.Struct, forbid_unknown_fields=True):
     costs: _CostsRow
     cut: _CutRow | None = None
     proof: ProofRow | None = None
-    sends: bool = False  # The proof counts the sends of an all-reduce
+    sends: bool = False  # The proof counts the sends of an all-reduce or an all-to-all
     crossings: _CrossingsRow | None = None
     growth: Literal["spread", "gathered"] | None = None
     representatives: list[Id] | None = None  # Nodes of ranks, one for each set of the proof; none: all ranks

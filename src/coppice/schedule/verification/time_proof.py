@@ -32,8 +32,9 @@ up those that any of them can have told. The same turned round in time bounds of
 
 **Prices.** A witness of a bound on the rate gives links prices, and says what a byte of the message pays at least. Link
 e = (x, y) is of use between the distance of x from the nearest rank and T less the distance from y to the nearest one.
-Without a witness each byte of an all-reduce is sent by ranks 2 (n - 1) times. For disjoint sets of an all-reduce, one
-rank of each is enough: the distances are those from, and to, the nearest of these representatives.
+Without a witness each byte of an all-reduce is sent by ranks 2 (n - 1) times, and one of an all-to-all as often as
+ranks lie on the way that has the fewest of them. For disjoint sets of an all-reduce, one rank of each is enough: the
+distances are those from, and to, the nearest of these representatives.
 
 **Crossings.** Messages between boxes are counted by when they can begin, and by what they can bring then
 (:mod:`coppice.schedule.verification.crossing_proof`).
@@ -321,14 +322,17 @@ def _check_prices(
     chosen: Sequence[int],
     time_ns: Fraction,
 ) -> None:
+    ranked = set(problem.topology.rank_nodes.tolist())
+    price = [int(node in ranked) for node in network.tail.tolist()]
     if witness is not None:
         price, work = link_prices(problem, witness)
     elif problem.collective is Collective.ALL_REDUCE:
-        ranked = set(problem.topology.rank_nodes.tolist())
-        price = [int(node in ranked) for node in network.tail.tolist()]
         work = Fraction(2 * (problem.topology.num_ranks - 1))
+    elif problem.collective is Collective.ALL_TO_ALL:
+        sending = tuple((problem.topology.rank[problem.topology.src] >= 0).astype(int).tolist())
+        _, work = link_prices(problem, LinkLengths(inv_rate=Fraction(0), length=sending))
     else:
-        raise CheckError(f"sends are counted in an all-reduce, found {problem.collective}.")
+        raise CheckError(f"sends are counted in an all-reduce and an all-to-all, found {problem.collective}.")
     chosen = _representatives(problem, witness, chosen)
     into = _distances(network.tail.tolist(), network.head.tolist(), network.latency.tolist(), chosen)
     out = _distances(network.head.tolist(), network.tail.tolist(), network.latency.tolist(), chosen)

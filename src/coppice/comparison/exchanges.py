@@ -1,0 +1,109 @@
+"""All-to-alls made for one size: over rails in few messages, and with every block on one way."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+
+from coppice.bounds.problem import Problem
+from coppice.bounds.result import Bound
+from coppice.planners.alternatives import Alternative
+from coppice.planners.choice import PlannerOutput
+from coppice.planners.exchanges_over_rails import WAYS, exchanged_on_rails
+from coppice.planners.over_boxes import rails
+from coppice.planners.whole_routes import WholeRoutes, least_waiting, whole_routes
+from coppice.schedule.plan import Parameter
+from coppice.simulation.channels import TransportProfile, transport_profiles
+from coppice.simulation.models import Model
+from coppice.text import plural
+
+_MOST_PARTS, _MOST_ROWS = 4, 2**14
+"""Parts of a block that go ways of their own, and transfers that they make at most."""
+_LEAST_PART_BYTES = 256
+_LIKELY = 1.25
+"""Protocols are looked at that may take so many times the least time of all."""
+
+
+def exchanges_on_rails(problem: Problem) -> Iterator[Alternative]:
+    """All-to-alls over rails, each way that there is.
+
+    Examples:
+        >>> from coppice.topology.presets import preset
+        >>> [one.name for one in exchanges_on_rails(Problem(preset("dgx-h100", boxes=2), "all_to_all"))]
+        ['rail first', 'both ways over rails']
+    """
+    joined = rails(problem.topology)
+    for way in WAYS if joined is not None else ():
+        body = exchanged_on_rails(problem, way, joined=joined)
+        if body is not None:
+            name = way if "rail" in way else f"{way} over rails"
+            yield Alternative(name=name, made=PlannerOutput(body=body, parameters={"over_rails": way}))
+
+
+class WholeBlocks:
+    """All-to-alls of which each part of a block goes one way, in an order for a size.
+
+    Args:
+        plain: The problem's bound on the rate.
+    """
+
+    def __init__(self, problem: Problem, model: Model, plain: Bound) -> None:
+        self.problem, self.model, self.plain = problem, model, plain
+        self._routes: dict[int, WholeRoutes] = {}
+
+    def at(self, size_bytes: int) -> Iterator[Alternative]:
+        """In one part and more, in the order for each protocol that may be the fastest one.
+
+        Examples:
+            >>> from coppice.bounds.optimum import bound_of
+            >>> from coppice.simulation.models import model_of
+            >>> from coppice.topology.presets import preset
+            >>> problem = Problem(preset("mi250"), "all_to_all")
+            >>> whole = WholeBlocks(problem, model_of("ideal"), bound_of(problem))
+            >>> [one.name for one in whole.at(2**16)]
+            ['whole blocks', 'blocks in 2 parts', 'blocks in 4 parts']
+        """
+        block, parts = size_bytes / self.problem.shards, 1
+        while parts <= _MOST_PARTS and (parts == 1 or block >= parts * _LEAST_PART_BYTES):
+            if parts not in self._routes:
+                self._routes[parts] = whole_routes(self.problem, self.plain, parts=parts)
+            routes = self._routes[parts]
+            if parts > 1 and routes.transfers > _MOST_ROWS:
+                break
+            yield from self._ordered(routes, size_bytes, float(block) / parts)
+            parts *= 2
+
+    def _ordered(self, routes: WholeRoutes, size_bytes: int, part_bytes: float) -> Iterator[Alternative]:
+        topology, parts = self.problem.topology, routes.parts
+        rate = topology.capacity / topology.denominator
+        for profile in self._likely(size_bytes):
+            part_us = part_bytes * float(profile.expansion) / self.model.efficiency / rate / 1000
+            body = least_waiting(routes, np.asarray(part_us), _message_us(self.model, profile))
+            parameters: dict[str, Parameter] = {"parts": parts, "ordered_for": size_bytes}
+            if profile.name is not None:
+                parameters["protocol"] = profile.name
+            name = "whole blocks" if parts == 1 else f"blocks in {plural(parts, 'part')}"
+            yield Alternative(
+                name=name, made=PlannerOutput(body=body, parameters=parameters), size_bytes=size_bytes
+            )
+
+    def _likely(self, size_bytes: int) -> list[TransportProfile]:
+        """Protocols that may be the fastest, by their start, one message, and the links that are full."""
+        busy_us = size_bytes * float(self.plain.inv_rate / self.problem.shards) / 1000
+        rows = []
+        for profile in transport_profiles(self.model, self.problem.topology):
+            start_us = 0.0 if profile.protocol is None else profile.protocol.start_us
+            moving_us = busy_us * float(profile.expansion)
+            if profile.gpu_gb_per_s is not None:
+                moving_us = max(moving_us, size_bytes / float(profile.gpu_gb_per_s) / 1000)
+            rows.append((start_us + _message_us(self.model, profile) + moving_us, profile))
+        least_us = min(each for each, _ in rows)
+        return [profile for about_us, profile in rows if about_us <= _LIKELY * least_us]
+
+
+def _message_us(model: Model, profile: TransportProfile) -> float:
+    """What a message between boxes takes beside its bytes and its links."""
+    if profile.protocol is not None:
+        return profile.protocol.network_us
+    return model.overhead_us + model.send_us + model.receive_us
