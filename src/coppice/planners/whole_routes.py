@@ -77,16 +77,16 @@ def whole_routes(problem: Problem, plain: Bound, *, parts: int = 1) -> WholeRout
         >>> len(found.links), found.load, max(map(len, found.links))
         (12, 1.0, 2)
     """
-    first = _Search(problem, float(plain.inv_rate), [0.0] * problem.topology.num_links)
+    first = _LoadedLinks(problem, float(plain.inv_rate), [0.0] * problem.topology.num_links)
     load, _ = first.routed(1)
     full = [_LONGER * (each / load) ** _FULL for each in first.loads]
-    again = _Search(problem, float(plain.inv_rate), full)
+    again = _LoadedLinks(problem, float(plain.inv_rate), full)
     load, routes = again.routed(parts)
     links = tuple(tuple(routes[key]) for key in sorted(routes))
     return WholeRoutes(problem=problem, parts=parts, links=links, load=load)
 
 
-class _Search:
+class _LoadedLinks:
     """Loads of links, and the cheapest paths under them."""
 
     def __init__(self, problem: Problem, least: float, longer: Sequence[float]) -> None:
