@@ -88,7 +88,7 @@ CLUSTERS = [
     ("hypercube", {"dimension": 3}),
     ("dgx-h100", {"boxes": 4}),
 ]
-QUICK = {"all_reduce": ("dgx-1v", "star", "fat-tree"), "broadcast": ("ring", "complete", "hypercube")}
+QUICK = {"all_reduce": ("dgx-1v", "fat-tree"), "broadcast": ("ring", "hypercube")}
 """Clusters of a quick run: switches, fabrics and links; one box of NVSwitch is among both."""
 
 
