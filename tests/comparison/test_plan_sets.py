@@ -66,7 +66,7 @@ def test_a_change_is_found_to_an_eighth_of_a_doubling(low: int, factor: int, cro
 @pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
 @given(data=st.data())
 @settings(
-    max_examples=4,
+    max_examples=3,
     deadline=None,
     phases=[Phase.explicit, Phase.reuse, Phase.generate],
     suppress_health_check=[HealthCheck.function_scoped_fixture],
