@@ -1,8 +1,10 @@
-"""All-to-alls made for one size: over rails in few messages, and with every block on one way."""
+"""All-to-alls made for one size: over rails in few messages, with every block on one way, and of ranks all alike."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import cached_property
+from math import ceil
 
 import numpy as np
 
@@ -12,6 +14,7 @@ from coppice.planners.alternatives import Alternative
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.exchanges_over_rails import WAYS, exchanged_on_rails
 from coppice.planners.over_boxes import rails
+from coppice.planners.translated import AlikeMoves, moves_of, translated
 from coppice.planners.whole_routes import WholeRoutes, least_waiting, whole_routes
 from coppice.schedule.plan import Parameter
 from coppice.simulation.channels import TransportProfile, transport_profiles
@@ -55,6 +58,8 @@ class WholeBlocks:
     def at(self, size_bytes: int) -> Iterator[Alternative]:
         """In one part and more, in the order for each protocol that may be the fastest one.
 
+        Where all ranks are alike and joined by links of their own, they do alike instead.
+
         Examples:
             >>> from coppice.bounds.optimum import bound_of
             >>> from coppice.simulation.models import model_of
@@ -64,6 +69,9 @@ class WholeBlocks:
             >>> [one.name for one in whole.at(2**16)]
             ['whole blocks', 'blocks in 2 parts', 'blocks in 4 parts']
         """
+        if self._moves is not None:
+            yield from self._alike(self._moves, size_bytes)
+            return
         block, parts = size_bytes / self.problem.shards, 1
         while parts <= _MOST_PARTS and (parts == 1 or block >= parts * _LEAST_PART_BYTES):
             if parts not in self._routes:
@@ -73,6 +81,23 @@ class WholeBlocks:
                 break
             yield from self._ordered(routes, size_bytes, float(block) / parts)
             parts *= 2
+
+    @cached_property
+    def _moves(self) -> AlikeMoves | None:
+        return moves_of(self.problem)
+
+    def _alike(self, moves: AlikeMoves, size_bytes: int) -> Iterator[Alternative]:
+        """All ranks do alike, for each protocol."""
+        block = np.array([ceil(size_bytes / self.problem.shards)])
+        for profile in self._likely(size_bytes):
+            wire = block if profile.protocol is None else profile.protocol.wire_bytes_of(block)
+            block_us = [int(wire[0]) / self.model.efficiency / rate / 1000 for rate in moves.rate]
+            body = translated(moves, block_us, _message_us(self.model, profile))
+            parameters: dict[str, Parameter] = {"alike": True, "ordered_for": size_bytes}
+            if profile.name is not None:
+                parameters["protocol"] = profile.name
+            made = PlannerOutput(body=body, parameters=parameters)
+            yield Alternative(name="all ranks alike", made=made, size_bytes=size_bytes)
 
     def _ordered(self, routes: WholeRoutes, size_bytes: int, part_bytes: float) -> Iterator[Alternative]:
         topology, parts = self.problem.topology, routes.parts
