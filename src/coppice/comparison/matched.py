@@ -51,6 +51,8 @@ ATTEMPTS, _SCANNED = 9, 2
 """Attempts at the best number of chunks, which take the rules in turn, and at each number to find the best one."""
 _IN_VAIN = 2
 """Doublings in a row of the number of chunks that gain nothing, after which there are no more of them."""
+_BETWEEN = (3, 5, 6, 7)
+"""Quarters of the best number of chunks that are tried as well."""
 _MOST_MADE = 2
 """Matchings that become schedules, those of least time."""
 _NEARBY = 1.05
@@ -121,13 +123,30 @@ class Matcher:
         for profile in profiles:
             left = self.budget // len(profiles)
             best: Matched | None = None
-            in_vain, chunks = 0, 1
-            while in_vain < _IN_VAIN:
+            in_vain, least, tried = 0, 1, set[int]()
+            between: list[int] | None = None
+            while True:
+                if in_vain < _IN_VAIN:
+                    chunks, least = self._in_full_lines(profile, size_bytes, least), 2 * least
+                elif between is None:
+                    between = [] if best is None else [best.chunks * quarters // 4 for quarters in _BETWEEN]
+                    continue
+                elif between:
+                    chunks = self._in_full_lines(profile, size_bytes, between.pop())
+                else:
+                    break
+                if chunks in tried:  # one line in each
+                    in_vain = _IN_VAIN
+                    continue
+                tried.add(chunks)
                 demand = demand_of(self.problem, chunks)
                 rows = self._rows(demand)
                 chunk_bytes = self._chunk_bytes(demand, size_bytes)
+                if rows > self._most_rows or (chunks > 1 and chunk_bytes < LEAST_CHUNK_BYTES):
+                    in_vain = _IN_VAIN
+                    continue
                 left -= _SCANNED * rows
-                if rows > self._most_rows or left < 0 or (chunks > 1 and chunk_bytes < LEAST_CHUNK_BYTES):
+                if left < 0:
                     break
                 costs = self._costs(profile, size_bytes, chunk_bytes)
                 made = self._matched(costs, demand, chunks, _SCANNED, limit_us)
@@ -135,10 +154,9 @@ class Matcher:
                     found.append(made)
                     limit_us = min(limit_us, made.time_us * _NEARBY)
                 if made is not None and (best is None or made.time_us < best.time_us):
-                    best, in_vain = made, 0
+                    best, in_vain = made, 0 if between is None else _IN_VAIN
                 elif best is not None:
                     in_vain += 1
-                chunks *= 2
             if best is None:
                 continue
             attempts = min(ATTEMPTS, left // max(1, self._rows(best.demand)))
@@ -192,7 +210,7 @@ class Matcher:
             demand.source,
             demand.target,
             demand.group,
-            np.array([RULES[rule] for rule in ("rarest", "local", "random")], dtype=np.uint8),
+            np.array([RULES[rule] for rule in self._rules], dtype=np.uint8),
             0,
             0,
             attempts,
@@ -203,6 +221,11 @@ class Matcher:
         return timed_transfers(routes, start, route, chunk) if time >= 0 else None
 
     @property
+    def _rules(self) -> tuple[str, ...]:
+        """Rules that attempts take in turn: chunks of one root are sent on late where they are not the rarest."""
+        return ("rarest",) if self.problem.root is not None else ("rarest", "local", "random")
+
+    @property
     def _most_rows(self) -> int:
         return min(MOST_ROWS, MOST_ROWS_OF_RANK * self.problem.topology.num_ranks)
 
@@ -211,6 +234,14 @@ class Matcher:
         ranks, reduces = self.problem.topology.num_ranks, self.problem.collective is Collective.ALL_REDUCE
         rows = int(np.where(demand.target < 0, ranks - 1, demand.target != demand.source).sum())
         return 2 * rows if reduces else rows
+
+    def _in_full_lines(self, profile: TransportProfile, size_bytes: int, chunks: int) -> int:
+        """About so many chunks of a block, of which all but the last fill lines of a protocol."""
+        if profile.protocol is None or chunks == 1:
+            return chunks
+        block = self._chunk_bytes(demand_of(self.problem, 1), size_bytes)
+        line = profile.protocol.data_bytes
+        return max(1, -(-block // (max(1, round(block / chunks / line)) * line)))
 
     def _chunk_bytes(self, demand: Demand, size_bytes: int) -> int:
         """Bytes of a chunk, the longest one."""
