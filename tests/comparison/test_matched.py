@@ -76,3 +76,20 @@ def test_a_plan_of_a_middle_size_is_matched_where_that_is_fastest(collective: st
     found = plan_for(_problem("torus", collective, dims=(4, 4)), "64K")
     assert found.result.plan.parameters["matched_for"] == 2**16
     assert found.gap(2**16) < 0.10
+
+
+def test_chunks_fill_the_lines_of_a_protocol() -> None:
+    """LL128 sends whole lines of 120 bytes: chunks of 512 would take five lines, as those of 600 do."""
+    found = [
+        each
+        for each, _ in Matcher(_problem("torus", "broadcast", dims=(4, 4)), model_of(None), 2**17).schedules(
+            2**18, below_us=np.inf
+        )
+        if each.profile.name == "ll128"
+    ]
+    assert found
+    for each in found:
+        protocol = each.profile.protocol
+        assert protocol is not None
+        wire = int(protocol.wire_bytes_of(np.array([-(-(2**18) // each.chunks)]))[0]) * each.chunks
+        assert wire * protocol.efficiency <= 1.005 * 2**18

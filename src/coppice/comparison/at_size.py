@@ -16,17 +16,21 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
 from coppice.comparison.exchanges import WholeBlocks, exchanges_on_rails
-from coppice.comparison.matched import Matcher
+from coppice.comparison.matched import LEAST_CHUNK_BYTES, Matcher, in_full_lines
 from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
+from coppice.planners.cube_exchange import exchanged_in_cube
 from coppice.planners.forest.bounded_height import bounded_trees, least_height
 from coppice.planners.forest.weighted_height import weighted_trees
 from coppice.planners.ordering import turned_round
 from coppice.planners.over_boxes import exchanged_over_rails, shapes, spread_over_boxes
+from coppice.planners.over_groups import shared_over_groups, switch_groups
 from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
-from coppice.schedule.schedule import Schedule
+from coppice.schedule.schedule import Schedule, in_pieces
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.simulation.channels import transport_profiles
 from coppice.simulation.models import Model
 from coppice.simulation.simulator import fastest
 from coppice.text import plural
@@ -67,6 +71,11 @@ _LOADED = 0.1
 links, not hops."""
 _MOST_SPREAD = 2**15
 """Transfers of a broadcast over boxes that is looked at."""
+_MOST_SHARED, _MOST_SHARED_IN_VAIN = 2**15, 3
+"""Transfers of a broadcast over groups, or an exchange in a hypercube, and numbers of chunks, or of halvings, in a row
+that gain nothing."""
+_CUBE_PIECES = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Pieces of an exchange in a hypercube: each needs all the steps, of which some runtimes have 64 at most."""
 _MORE_HOPS, _MORE_HOPS_WEIGHTED = 3, 7
 """Trees of one weight, and those of several, are grown with up to so many hops more than the fewest."""
 _MOST_IN_VAIN = 2
@@ -125,6 +134,8 @@ class SizeSearch:
             ranked.append(_Ranked(found, _for_size(one, size_bytes)))
         ranked += self._over_boxes(size_bytes, best_us)
         ranked += self._exchanges(size_bytes, best_us, limit_us)
+        ranked += self._over_groups(size_bytes, best_us)
+        ranked += self._in_cube(size_bytes, best_us)
         ranked += self._matched(size_bytes, best_us)
         lowest = min(ranked, key=lambda each: each.time_us)
         near = sorted(
@@ -199,6 +210,77 @@ class SizeSearch:
                 found = [_Ranked(time_us, one, mirrored_us=hoped_us)]
                 fastest_in = segments
         return found
+
+    def _in_cube(self, size_bytes: int, best_us: float) -> list[_Ranked]:
+        """The fastest all-reduce on a hypercube that halves in some dimensions and exchanges in the others."""
+        found: list[_Ranked] = []
+        in_vain = 0
+        for halvings, body in enumerate(self._cubes):
+            gained = False
+            for pieces in _CUBE_PIECES:
+                least = LEAST_CHUNK_BYTES * pieces * body.num_chunks if pieces > 1 else 0
+                if body.num_transfers * pieces > _MOST_SHARED or size_bytes < least:
+                    break
+                below_us = min([best_us * _NEARBY, *(each.time_us for each in found)])
+                cut = in_pieces(body, pieces)
+                time_us = self._as_it_is_us(cut, size_bytes, below_us)
+                if time_us < below_us:
+                    gained = True
+                    parameters: dict[str, Parameter] = {"halvings": halvings, "pieces": pieces}
+                    name = f"exchange after {plural(halvings, 'halving')} in {plural(pieces, 'piece')}"
+                    made = PlannerOutput(body=cut, parameters=parameters)
+                    found = [_Ranked(time_us, Alternative(name=name, made=made, size_bytes=size_bytes))]
+            in_vain = 0 if gained else in_vain + len(found)
+            if in_vain == _MOST_SHARED_IN_VAIN:
+                break
+        return found
+
+    @cached_property
+    def _cubes(self) -> list[Schedule]:
+        """All-reduces on a hypercube in all numbers of dimensions that are halved."""
+        ranks = self.problem.topology.num_ranks
+        if self.problem.weights is not None or not 2 < ranks <= _MOST_RANKS or self.model.steps_bind:
+            return []
+        made = [exchanged_in_cube(self.problem, halvings=each) for each in range(ranks.bit_length() - 1)]
+        return [each for each in made if each is not None]
+
+    def _over_groups(self, size_bytes: int, best_us: float) -> list[_Ranked]:
+        """The fastest broadcast in which ranks of groups take turns to pass on, with its time."""
+        problem = self.problem
+        others = problem.topology.num_ranks - 1
+        if problem.root is None or others >= _MOST_RANKS or not switch_groups(problem.topology):
+            return []
+        found: list[_Ranked] = []
+        in_vain = 0
+        for chunks in self._in_lines(size_bytes, _MOST_SHARED // others):
+            body = shared_over_groups(problem, chunks=chunks)
+            if body is None or in_vain == _MOST_SHARED_IN_VAIN:
+                break
+            below_us = min([best_us * _NEARBY, *(each.hoped_us for each in found)])
+            hoped_us = time_us = self._as_it_is_us(body, size_bytes, below_us)
+            if problem.collective is Collective.REDUCE:
+                hoped_us = min(hoped_us, self._as_it_is_us(turned_round(body), size_bytes, below_us))
+            in_vain += len(found)
+            if hoped_us < below_us:
+                in_vain = 0
+                parameters: dict[str, Parameter] = {"over_groups": True, "chunks": chunks}
+                name = f"shared over groups in {plural(chunks, 'chunk')}"
+                made = PlannerOutput(body=body, parameters=parameters)
+                one = Alternative(name=name, made=made, size_bytes=size_bytes)
+                found = [_Ranked(time_us, one, mirrored_us=hoped_us)]
+        for each in [found[0].one] if found and problem.collective is Collective.REDUCE else []:
+            search = OrderSearch(each.made.body, self.model, self.effort.ordering)
+            mirrored = search.mirrored(size_bytes)
+            if mirrored is not None and verify_schedule(mirrored.schedule, relay_gpus=True).ok:
+                found.append(_Ranked(mirrored.time_us, _ordered(each, mirrored, size_bytes)))
+        return found
+
+    def _in_lines(self, size_bytes: int, most: int) -> list[int]:
+        """Numbers of chunks up to so many: powers of two and half as many more, and those that fill lines."""
+        profiles = transport_profiles(self.model, self.problem.topology)
+        about = {least * 2**doubled // 2 for least in (2, 3) for doubled in range(most.bit_length())} | {most}
+        numbers = {in_full_lines(each, size_bytes, chunks) for each in profiles for chunks in about}
+        return sorted(each for each in numbers if each <= min(most, -(-size_bytes // LEAST_CHUNK_BYTES)))
 
     def _matched(self, size_bytes: int, best_us: float) -> list[_Ranked]:
         """Chunks matched with links over time, with their times."""

@@ -120,6 +120,7 @@ class Matcher:
         found: list[Matched] = []
         profiles = transport_profiles(self.model, self.problem.topology)
         limit_us = below_us
+        block = self._chunk_bytes(demand_of(self.problem, 1), size_bytes)
         for profile in profiles:
             left = self.budget // len(profiles)
             best: Matched | None = None
@@ -127,12 +128,14 @@ class Matcher:
             between: list[int] | None = None
             while True:
                 if in_vain < _IN_VAIN:
-                    chunks, least = self._in_full_lines(profile, size_bytes, least), 2 * least
+                    chunks, least = in_full_lines(profile, block, least), 2 * least
                 elif between is None:
-                    between = [] if best is None else [best.chunks * quarters // 4 for quarters in _BETWEEN]
+                    between = (
+                        [] if best is None else [max(1, best.chunks * quarters // 4) for quarters in _BETWEEN]
+                    )
                     continue
                 elif between:
-                    chunks = self._in_full_lines(profile, size_bytes, between.pop())
+                    chunks = in_full_lines(profile, block, between.pop())
                 else:
                     break
                 if chunks in tried:  # one line in each
@@ -235,14 +238,6 @@ class Matcher:
         rows = int(np.where(demand.target < 0, ranks - 1, demand.target != demand.source).sum())
         return 2 * rows if reduces else rows
 
-    def _in_full_lines(self, profile: TransportProfile, size_bytes: int, chunks: int) -> int:
-        """About so many chunks of a block, of which all but the last fill lines of a protocol."""
-        if profile.protocol is None or chunks == 1:
-            return chunks
-        block = self._chunk_bytes(demand_of(self.problem, 1), size_bytes)
-        line = profile.protocol.data_bytes
-        return max(1, -(-block // (max(1, round(block / chunks / line)) * line)))
-
     def _chunk_bytes(self, demand: Demand, size_bytes: int) -> int:
         """Bytes of a chunk, the longest one."""
         each = self.problem.topology.num_ranks if self.problem.collective is Collective.ALL_TO_ALL else 1
@@ -310,6 +305,22 @@ class Matcher:
         )
         start_us = model.launch_us + (0.0 if profile.protocol is None else profile.protocol.start_us)
         return _ChunkCosts(routes=added, profile=profile, start_us=start_us, unit_us=unit_us)
+
+
+def in_full_lines(profile: TransportProfile, num_bytes: int, chunks: int) -> int:
+    """About so many chunks of some bytes, of which all but the last fill lines of a protocol.
+
+    Examples:
+        >>> from coppice.simulation.channels import transport_profile
+        >>> from coppice.topology.presets import preset
+        >>> profile = transport_profile(preset("star", gpus=2), protocol_name="ll128")
+        >>> in_full_lines(profile, 65_536, 128), in_full_lines(TransportProfile(), 65_536, 128)
+        (137, 128)
+    """
+    if profile.protocol is None or chunks <= 1:
+        return chunks
+    line = profile.protocol.data_bytes
+    return max(1, -(-num_bytes // (max(1, round(num_bytes / chunks / line)) * line)))
 
 
 def _unlike(found: list[Matched]) -> list[Matched]:

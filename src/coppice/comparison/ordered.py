@@ -287,16 +287,31 @@ class OrderSearch:
         self.budget = back.budget
         if found is None or not self._spend(3 * found.schedule.num_transfers):
             return None
+        return self._turned_back(found, rows, size_bytes)
+
+    def mirrored(self, size_bytes: int) -> Ordered | None:
+        """The rows in the order and at the times of their mirror, which is carried out as it stands."""
+        rows = self.rows
+        if rows is None or rows.collective not in TRANSPOSED or self.model.sharing is not Sharing.FIFO:
+            return None
+        back, best = OrderSearch(turned_round(rows), self.model, self.budget), None
+        for profile in transport_profiles(self.model, rows.topology):
+            if back.rows is not None and self._spend(3 * rows.num_transfers):
+                best = _faster(best, back._timed(back.rows, size_bytes, 1, profile))
+        return None if best is None else self._turned_back(best, rows, size_bytes)
+
+    def _turned_back(self, found: Ordered, rows: Schedule, size_bytes: int) -> Ordered | None:
+        """Rows whose mirror is carried out like this, as they are and held back."""
         last_us = found.timeline.finish_us.max(initial=0.0)
         forwards = replace(turned_round(plainly(found.schedule)), topology=rows.topology)
         begin_us = last_us - found.timeline.finish_us[::-1]
         done_us = last_us - found.timeline.start_us[::-1]
         free = reordered(forwards, np.argsort(begin_us, kind="stable"))
-        best = self._timed(free, size_bytes, found.pieces, profile)
+        best = self._timed(free, size_bytes, found.pieces, found.profile)
         if self.alike is not None:
             return best
         bound = held_back(forwards, begin_us, done_us, each_way=True)
-        return _faster(best, self._timed(bound, size_bytes, found.pieces, profile))
+        return _faster(best, self._timed(bound, size_bytes, found.pieces, found.profile))
 
     def _justified(self, first: Ordered, size_bytes: int) -> Ordered:
         """Carried out backwards and forwards while that is faster."""
