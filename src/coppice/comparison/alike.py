@@ -21,6 +21,8 @@ from coppice.comparison.promising import MANY_RANKS
 from coppice.planners.alike import alike, balanced_trees, images, level_by_level
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
+from coppice.planners.flow import MAX_TRANSFERS
+from coppice.planners.torus_exchange import torus_exchange
 from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Parameter
@@ -69,6 +71,8 @@ def for_alike_ranks(
     """
     if problem.topology.num_ranks <= MANY_RANKS or model.sharing is not Sharing.FIFO:
         return []
+    if problem.collective is Collective.ALL_TO_ALL:
+        return _too_large_for_flows(problem)
     made = [
         each
         for trees, attempt in _TREES
@@ -89,6 +93,15 @@ def for_alike_ranks(
         if ordered is not None:
             found.append(ordered)
     return found
+
+
+def _too_large_for_flows(problem: Problem) -> list[Alternative]:
+    """The exchange on a torus whose blocks cannot be routed as a flow, as these are too many."""
+    exchange = torus_exchange(problem)
+    if exchange is None or exchange.num_transfers <= MAX_TRANSFERS:
+        return []
+    made = PlannerOutput(body=exchange, parameters={"torus_exchange": True})
+    return [Alternative(name="dimension by dimension", made=made)]
 
 
 def _ordered(

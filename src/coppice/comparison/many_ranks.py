@@ -20,6 +20,7 @@ from coppice.planners.choice import PlannerOutput
 from coppice.planners.forest.root_trees import root_trees
 from coppice.planners.in_turns import blocks_in_turns, hop_by_hop, in_turns
 from coppice.planners.over_boxes import rails
+from coppice.planners.torus_exchange import torus_exchange
 from coppice.planners.trees_over_boxes import (
     DEGREES,
     Rails,
@@ -41,15 +42,15 @@ from coppice.text import plural
 _MOST_MESSAGES = 2**21
 """Messages of one simulation on many ranks, but for a schedule that has more transfers as it is."""
 _FIRST_MESSAGES = 2**20
-"""The same while schedules are compared with each other."""
+"""The same while schedules are compared with each other that are not cut yet."""
 _MOST_ROWS = 2**22
 """Transfers of what is put into turns."""
 _MOST_STRAIGHT = 2**14
 """Bytes that a root's box is worth sending to all others itself."""
 _MOST_EXCHANGED = 2**22
 """Bytes of an exchange in which boxes send all that they have to each other."""
-_LIKELY = 2
-"""Degrees of trees over boxes that are simulated for a size."""
+_MOST_LIKELY, _MOST_TRIED = 12, 2**22
+"""Numbers of trees and pieces that are simulated for a size at most, and their messages all together."""
 _NEARBY = 1.1
 """What takes so many times the best so far in few pieces may be the fastest in more."""
 
@@ -119,6 +120,9 @@ def _schedules(
         yield from _over_boxes(problem, model, sizes)
     elif problem.collective is Collective.ALL_TO_ALL:
         yield from exchanges_on_rails(problem)
+        exchange = torus_exchange(problem)
+        if exchange is not None:
+            yield _alternative(exchange, "dimension by dimension", {"torus_exchange": True})
         for one in made:
             turned = blocks_in_turns(one.made.body) if isinstance(one.made.body, Schedule) else None
             if turned is None:
@@ -169,12 +173,28 @@ def _from_one_root(problem: Problem, model: Model, sizes: Sequence[int]) -> Iter
                     pieces=pieces,
                     messages=trees * pieces,
                 )
-        wanted |= dict.fromkeys(sorted(likely, key=lambda each: (likely[each], each))[:_LIKELY], size)
+        wanted |= dict.fromkeys(_worth_a_trial(likely, every.num_edges // every.num_trees), size)
     for (trees, pieces), size in wanted.items():
         body = in_pieces(lower(forests[trees]), pieces)
         name = f"{plural(trees, 'tree')} side by side in {plural(pieces, 'piece')}"
         made_for = size if len(sizes) == 1 else None
         yield _alternative(body, name, {"side_by_side": trees, "pieces": pieces}, made_for)
+
+
+def _worth_a_trial(likely: Mapping[tuple[int, int], float], rows: int) -> list[tuple[int, int]]:
+    """Numbers of trees and pieces that are simulated: the likeliest, more of them where messages are few.
+
+    Args:
+        rows: Transfers of a tree in one piece.
+    """
+    found: list[tuple[int, int]] = []
+    messages = 0
+    for trees, pieces in sorted(likely, key=lambda each: (likely[each], each))[:_MOST_LIKELY]:
+        messages += trees * pieces * rows
+        if found and messages > _MOST_TRIED:
+            break
+        found.append((trees, pieces))
+    return found
 
 
 def _pipelined_us(
@@ -203,7 +223,8 @@ def _pipelined_us(
         moving = size_bytes * inv_rate / 1000 / model.efficiency * float(profile.expansion)
         if profile.gpu_gb_per_s is not None:
             moving = max(moving, size_bytes / 1000 / float(profile.gpu_gb_per_s))
-        found = min(found, start + levels * message + max(moving, handled_us) * (1 + (levels - 1) / pieces))
+        filling = (levels - 1) / pieces * moving
+        found = min(found, start + levels * message + max(moving, handled_us) + filling)
     return found
 
 
@@ -217,44 +238,44 @@ def _over_boxes(problem: Problem, model: Model, sizes: Sequence[int]) -> Iterato
             name = f"straight to all boxes in {plural(groups, 'part')}"
             yield _alternative(straight, name, {"over_boxes": "straight", "groups": groups}, min(sizes))
             groups *= 2
-    wanted = {
-        degree: size
-        for size in sizes
-        for degree in sorted(DEGREES, key=lambda each: _likely_us(problem, joined, each, model, size))[
-            :_LIKELY
-        ]
-    }
-    for degree, size in wanted.items():
+    wanted: dict[tuple[int, int], int] = {}
+    for size in sizes:
+        likely = _likely_over_boxes(problem, joined, model, size)
+        wanted |= dict.fromkeys(_worth_a_trial(likely, len(joined[1]) * problem.topology.num_ranks), size)
+    for (degree, pieces), size in wanted.items():
         trees = trees_over_boxes(problem, degree=degree, joined=joined)
         if trees is not None:
-            name = f"trees over boxes of degree {degree}"
+            name = f"trees over boxes of degree {degree} in {plural(pieces, 'piece')}"
             made_for = size if len(sizes) == 1 else None
-            yield _alternative(trees, name, {"over_boxes": "trees", "degree": degree}, made_for)
+            parameters: dict[str, Parameter] = {"over_boxes": "trees", "degree": degree, "pieces": pieces}
+            yield _alternative(in_pieces(trees, pieces), name, parameters, made_for)
 
 
-def _likely_us(problem: Problem, joined: Rails, degree: int, model: Model, size_bytes: int) -> float:
-    """What trees of a degree are likely to take: each level costs a message and a piece."""
+def _likely_over_boxes(
+    problem: Problem, joined: Rails, model: Model, size_bytes: int
+) -> dict[tuple[int, int], float]:
+    """What trees over boxes are likely to take, by their degree and the pieces of a part."""
     boxes, members = joined
-    levels, reached = 1, 1
-    while reached < len(boxes) - 1:
-        levels, reached = levels + 1, degree * reached + 1
-    ranks, parts = problem.topology.num_ranks, len(members) * degree
-    pieces = max(1, min(size_bytes // (parts * model.least_piece_bytes), _FIRST_MESSAGES // (parts * ranks)))
-    pieces = 1 << (pieces.bit_length() - 1)
-    rate_us = float(size_bytes * bound_of(problem).inv_rate) / 1000 / model.efficiency
-    found = inf
-    for profile in transport_profiles(model, problem.topology):
-        protocol = profile.protocol
-        start, message = (
-            (0.0, model.overhead_us) if protocol is None else (protocol.start_us, protocol.network_us)
-        )
-        moving = rate_us * float(profile.expansion)
-        if profile.gpu_gb_per_s is not None:
-            moving = max(moving, size_bytes / 1000 / float(profile.gpu_gb_per_s))
-        handled = (
-            degree * pieces * (model.send_us + model.receive_us) / max(1, model.workers or degree * pieces)
-        )
-        found = min(found, start + levels * (message + handled) + moving * (1 + levels / pieces))
+    away, ranks = len(boxes) - 1, problem.topology.num_ranks
+    found = {}
+    for degree in DEGREES:
+        levels, reached = 1, 1
+        while reached < away:
+            levels, reached = levels + 1, degree * reached + 1
+        inner = -(-(away - 1) // degree)
+        parts = len(members) * degree
+        most = max(1, min(size_bytes // parts, _MOST_MESSAGES // (parts * ranks)))
+        for pieces in {most, *(1 << power for power in range(most.bit_length()))}:
+            found[degree, pieces] = _pipelined_us(
+                problem,
+                model,
+                size_bytes,
+                levels=levels + 1,  # the last one is within boxes
+                # where boxes do not divide evenly, one is an inner node of two trees
+                inv_rate=float(bound_of(problem).inv_rate) * (1 if degree * inner <= away else 2),
+                pieces=pieces,
+                messages=parts * pieces,
+            )
     return found
 
 

@@ -26,7 +26,7 @@ from coppice.schedule.schedule import Op, Schedule, routed
 Rails = tuple[tuple[tuple[int, ...], ...], tuple[int, ...]]
 """Boxes, and the numbers of their members that are joined over all of them."""
 
-DEGREES = (2, 3, 6, 11, 21)
+DEGREES = tuple(range(2, 22))
 """Numbers of boxes that a box passes on to that are worth a trial."""
 
 
