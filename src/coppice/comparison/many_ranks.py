@@ -242,13 +242,21 @@ def _over_boxes(problem: Problem, model: Model, sizes: Sequence[int]) -> Iterato
     for size in sizes:
         likely = _likely_over_boxes(problem, joined, model, size)
         wanted |= dict.fromkeys(_worth_a_trial(likely, len(joined[1]) * problem.topology.num_ranks), size)
+    cut = problem.collective is Collective.BROADCAST
+    seen: set[int] = set()
     for (degree, pieces), size in wanted.items():
         trees = trees_over_boxes(problem, degree=degree, joined=joined)
-        if trees is not None:
-            name = f"trees over boxes of degree {degree} in {plural(pieces, 'piece')}"
-            made_for = size if len(sizes) == 1 else None
-            parameters: dict[str, Parameter] = {"over_boxes": "trees", "degree": degree, "pieces": pieces}
-            yield _alternative(in_pieces(trees, pieces), name, parameters, made_for)
+        if trees is None or (not cut and degree in seen):
+            continue
+        seen.add(degree)
+        made_for = size if len(sizes) == 1 else None
+        parameters: dict[str, Parameter] = {"over_boxes": "trees", "degree": degree}
+        name = f"trees over boxes of degree {degree}"
+        if cut:
+            trees, name = in_pieces(trees, pieces), f"{name} in {plural(pieces, 'piece')}"
+            parameters["pieces"] = pieces
+        # Pieces of a sum that come one after the other would wait for each other: simulations find better orders.
+        yield _alternative(trees, name, parameters, made_for)
 
 
 def _likely_over_boxes(
