@@ -294,3 +294,18 @@ def test_reductions_over_boxes_are_told_apart_backwards() -> None:
         assert found.hoped_us <= found.time_us
     assert segments["reduce"] == segments["broadcast"]
     assert found.hoped_us < 0.95 * found.time_us
+
+
+@pytest.mark.parametrize(
+    ("name", "more", "size", "made"),
+    [
+        ("dgx-h100", {"boxes": 2}, 2**16, "rail"),
+        ("torus", {"dims": (4, 4)}, 2**18, "all ranks alike"),
+        ("dragonfly", {"groups": 3, "routers_per_group": 2, "gpus_per_router": 1}, 2**16, "block"),
+    ],
+)
+def test_all_to_alls_are_made_for_their_size(name: str, more: dict[str, Any], size: int, made: str) -> None:
+    found = plan_for(preset(name, **more), size, collective="all_to_all")
+    assert made in found.preferred.taken.name
+    assert found.result.report.ok
+    assert found.gap(size) < 0.05
