@@ -1,13 +1,12 @@
 """How far the fastest schedule found for a size is from the least time of that size, on fourteen clusters.
 
-    python benchmarks/every_size.py [--only PATTERN] [--matched] [--model NAME] [--write]
+    python benchmarks/every_size.py [--only PATTERN] [--again] [--model NAME] [--write]
 
 A case is a cluster and a collective, planned for 1 KiB to 4 GiB in powers of 4 with a plan of its own for each size:
 the gap is that of `coppice plan --size`. On 1,024 GPUs there are fewer sizes, each of them planned by itself, and the
 time is that of the size which takes longest. Results are kept in every_size.json, a row for each case and model, so
-that the table can be made in pieces; `--only` counts its cases anew. With `--matched` rows that are there are kept, and
-chunks matched with links over time are tried alone at the sizes whose gap is above 5%: what is faster takes its place,
-and the row says so.
+that the table can be made in pieces; `--only` counts its cases anew. With `--again` rows that are there are kept, and
+sizes whose gap is above 5% are planned anew, each by itself as `coppice plan --size` does.
 """
 
 from __future__ import annotations
@@ -25,13 +24,8 @@ from rich.console import Console
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.at_size import EFFORTS
-from coppice.comparison.matched import Matcher
 from coppice.comparison.planned import gap_over, plan_for
-from coppice.schedule.verification.transfers import verify_schedule
-from coppice.simulation.least_time import LeastTime, LeastTimes
-from coppice.simulation.models import model_of
-from coppice.simulation.simulator import fastest
+from coppice.simulation.least_time import LeastTime
 from coppice.text import short_size, sizes_of
 from coppice.topology import preset
 from coppice.topology.model import Topology
@@ -137,28 +131,26 @@ def counted(name: str, collective: Collective, model: str) -> dict[str, Any]:
     }
 
 
-def with_matched(row: dict[str, Any]) -> dict[str, Any]:
-    """A row in which matched chunks are what is fastest where they are faster than what was."""
-    name, collective, model = row["cluster"], Collective(row["collective"]), model_of(row["model"])
+def again(row: dict[str, Any]) -> dict[str, Any]:
+    """A row whose sizes above the goal are planned anew."""
+    name, collective, model = row["cluster"], Collective(row["collective"]), row["model"]
     made = (LARGE if name in LARGE else CLUSTERS)[name]()
     problem = Problem(made, collective, root=0 if collective.rooted else None)
-    times = LeastTimes(problem, model)
-    matcher = Matcher(problem, model, EFFORTS["normal"].matching)
-    row = {**row, "gap": list(row["gap"]), "fastest": list(row["fastest"])}
+    row = {**row, "gap": list(row["gap"]), "fastest": list(row["fastest"]), "again": True}
+    limits: dict[int, str] = {}
     for place, size in enumerate(sizes_on(name)):
-        if row["gap"][place] <= NEARER:
-            continue
-        least_us = times.at(size).time_us
-        for matched, body in matcher.schedules(size, below_us=least_us * (1 + row["gap"][place])):
-            gap = gap_over(least_us, fastest(body, size, model=model, pieces=1, keep_hops=False).time_us)
-            if gap < row["gap"][place] and verify_schedule(body).ok:
-                row["gap"][place], row["fastest"][place] = (
-                    round(gap, 4),
-                    f"matched in {matched.chunks} chunks",
-                )
-                row["matched"] = True
+        if row["gap"][place] > NEARER:
+            begun = time.process_time()
+            found = plan_for(problem, [size], model=model, relay_gpus=None)
+            best, time_us = found.preferred.fastest[size]
+            gap = gap_over(found.least[size].time_us, time_us)
+            spent = time.process_time() - begun
+            print(" ", name, collective, model, short_size(size), f"{row['gap'][place]:.1%} ->", end=" ")
+            print(f"{gap:.1%} {best}, {spent:.1f} s", flush=True)
+            row["gap"][place], row["fastest"][place] = round(gap, 4), best
+            limits[place] = found.least[size].limit
     worst = max(range(len(row["gap"])), key=row["gap"].__getitem__)
-    return {**row, "limit": times.at(sizes_on(name)[worst]).limit}
+    return {**row, "limit": limits.get(worst, row["limit"])}
 
 
 def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[float, float]) -> Table:
@@ -191,11 +183,11 @@ def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[flo
                 f"{sum(gap <= most for gap in gaps) / len(gaps):.1%} within {most:.0%}" for most in shares
             )
             made.notes.append(f"{model}: {len(gaps)} cells, {', '.join(within)}.")
-    matched = sum(bool(row.get("matched")) for row in rows)
-    if matched:
+    anew = sum(bool(row.get("again")) for row in rows)
+    if anew:
         made.notes.append(
-            f"In {matched} rows matched chunks have taken the place of what was slower, at sizes where the gap was "
-            f"above {NEARER:.0%}; nothing else was counted anew there (`--matched`)."
+            f"In {anew} rows the sizes whose gap was above {NEARER:.0%} were planned anew, each by itself, later than "
+            "the others (`--again`); `cpu` is that of the count before."
         )
     missing = len(MODELS) * len(clusters) * len(COLLECTIVES) - len(rows)
     if missing:
@@ -215,9 +207,9 @@ def main() -> None:
         help="count cases that match this pattern, such as `torus* all_reduce`; none: print what is kept",
     )
     parser.add_argument(
-        "--matched",
+        "--again",
         action="store_true",
-        help="keep the rows of these cases, and try matched chunks alone where their gap is above 5%%",
+        help="keep the rows of these cases, and plan the sizes anew whose gap is above 5%%",
     )
     parser.add_argument("--model", choices=MODELS, action="append", help="in this model only")
     parser.add_argument("--write", action="store_true", help="rewrite the table in every_size.md")
@@ -227,9 +219,9 @@ def main() -> None:
         for model in options.model or MODELS:
             key = model, name, collective.value
             known = [row for row in kept if (row["model"], row["cluster"], row["collective"]) == key]
-            if options.matched and not known:
+            if options.again and not known:
                 continue
-            row = with_matched(known[0]) if options.matched else counted(name, collective, model)
+            row = again(known[0]) if options.again else counted(name, collective, model)
             kept = [each for each in kept if (each["model"], each["cluster"], each["collective"]) != key]
             kept.append(row)
             place = {case: i for i, case in enumerate(cases("*"))}

@@ -9,6 +9,7 @@ void init_nccl_search(nb::module_& m);
 void init_packing(nb::module_& m);
 void init_path_flow(nb::module_& m);
 void init_quickest(nb::module_& m);
+void init_recreate(nb::module_& m);
 void init_routing(nb::module_& m);
 void init_simulator(nb::module_& m);
 void init_symmetry(nb::module_& m);
@@ -28,6 +29,7 @@ NB_MODULE(_core, m) {
   init_packing(m);
   init_path_flow(m);
   init_quickest(m);
+  init_recreate(m);
   init_routing(m);
   init_simulator(m);
   init_symmetry(m);

@@ -235,6 +235,26 @@ def match_chunks(
     limit: int,
     seconds: float,
 ) -> tuple[int, int, NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]: ...
+def recreate(
+    num_ranks: int,
+    num_ports: int,
+    src: NDArray[np.int32],
+    dst: NDArray[np.int32],
+    port_start: NDArray[np.int64],
+    port: NDArray[np.int32],
+    duration: NDArray[np.int64],
+    offset: NDArray[np.int64],
+    hold: NDArray[np.int64],
+    source: NDArray[np.int32],
+    target: NDArray[np.int32],
+    size: NDArray[np.int32],
+    start: NDArray[np.int64],
+    channel: NDArray[np.int32],
+    chunk: NDArray[np.int32],
+    seed: int,
+    looks: int,
+    enough: int,
+) -> tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]: ...
 def simulate_messages(
     traffic: SimpleNamespace, fabric: SimpleNamespace, options: SimpleNamespace
 ) -> dict[str, Any]: ...

@@ -18,12 +18,11 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 
 import numpy as np
-from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.path_costs import PathCosts
+from coppice.comparison.channel_costs import ChannelCosts
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.ordering import held_back
 from coppice.planners.synthesis.tacos import (
@@ -36,7 +35,6 @@ from coppice.planners.synthesis.tacos import (
     timed_transfers,
 )
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time, timed_schedule
-from coppice.rows import offsets
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles
 from coppice.simulation.models import Model, Sharing
@@ -57,7 +55,6 @@ _MOST_MADE = 2
 """Matchings that become schedules, those of least time."""
 _NEARBY = 1.05
 """What takes so many times the least time of all matchings may be less late as a schedule."""
-_UNITS = 2.0**32
 _MOST_TIME = 2.0**61
 """Units of time of the longest message."""
 
@@ -83,6 +80,8 @@ class Matcher:
 
     def __init__(self, problem: Problem, model: Model, budget: int) -> None:
         self.problem, self.model, self.budget = problem, model, budget
+        self._asked: tuple[int, float] | None = None
+        self._found: list[Matched] = []
 
     def schedules(self, size_bytes: int, *, below_us: float) -> Iterator[tuple[Matched, Schedule]]:
         """Schedules of the fastest matchings that take less than so long; none where there are none.
@@ -97,25 +96,38 @@ class Matcher:
             >>> [(each.chunks, round(each.time_us, 2)) for each in found[::2]]
             [(2, 393.22), (4, 393.22)]
         """
-        for found in self._fastest(size_bytes, below_us):
-            routes, transfers = self._routes, found.transfers
-            assert routes is not None
-            rows = timed_schedule(
-                self.problem,
-                transfers,
-                chunk_slot=found.demand.slot,
-                path_start=routes.path_start,
-                path_nodes=routes.path_nodes,
-            )
-            yield found, rows
-            order = np.lexsort((transfers.end, transfers.start))
-            due_us = np.asarray(transfers.start[order] * found.unit_us, dtype=np.float64)
-            done_us = np.asarray(transfers.end[order] * found.unit_us, dtype=np.float64)
-            yield found, held_back(rows, due_us, done_us, each_way=True)
+        for found in self.fastest(size_bytes, below_us)[:_MOST_MADE]:
+            yield found, self.schedule(found)
+            yield found, self.held_back(found)
 
-    def _fastest(self, size_bytes: int, below_us: float) -> list[Matched]:
-        """The matchings of least time, of any protocol and number of chunks."""
-        if self._routes is None:
+    def held_back(self, found: Matched) -> Schedule:
+        """The transfers of a matching, each held back until its time."""
+        rows, transfers = self.schedule(found), found.transfers
+        order = np.lexsort((transfers.end, transfers.start))
+        due_us = np.asarray(transfers.start[order] * found.unit_us, dtype=np.float64)
+        done_us = np.asarray(transfers.end[order] * found.unit_us, dtype=np.float64)
+        return held_back(rows, due_us, done_us, each_way=True)
+
+    def schedule(self, found: Matched) -> Schedule:
+        """The transfers of a matching in the order of their starts."""
+        routes = self.routes
+        assert routes is not None
+        return timed_schedule(
+            self.problem,
+            found.transfers,
+            chunk_slot=found.demand.slot,
+            path_start=routes.path_start,
+            path_nodes=routes.path_nodes,
+        )
+
+    def fastest(self, size_bytes: int, below_us: float) -> list[Matched]:
+        """The best matchings of each protocol and number of chunks, those of least time first."""
+        if (size_bytes, below_us) != self._asked:
+            self._asked, self._found = (size_bytes, below_us), self._matchings(size_bytes, below_us)
+        return self._found
+
+    def _matchings(self, size_bytes: int, below_us: float) -> list[Matched]:
+        if self.routes is None:
             return []
         found: list[Matched] = []
         profiles = transport_profiles(self.model, self.problem.topology)
@@ -167,7 +179,7 @@ class Matcher:
                 costs = self._costs(profile, size_bytes, self._chunk_bytes(best.demand, size_bytes))
                 again = self._matched(costs, best.demand, best.chunks, attempts, best.time_us)
                 found += [] if again is None else [again]
-        return _unlike(sorted(found, key=lambda each: each.time_us))[:_MOST_MADE]
+        return _unlike(sorted(found, key=lambda each: each.time_us))
 
     def _matched(
         self, costs: _ChunkCosts, demand: Demand, chunks: int, attempts: int, below_us: float
@@ -244,7 +256,7 @@ class Matcher:
         return -(-size_bytes * each // len(demand.slot))
 
     @cached_property
-    def _routes(self) -> ChunkRoutes | None:
+    def routes(self) -> ChunkRoutes | None:
         """Routes between ranks; None where they do not suffice, or what is matched would not take what it says."""
         problem = self.problem
         ranks = problem.topology.num_ranks
@@ -260,51 +272,27 @@ class Matcher:
         return routes
 
     def _costs(self, profile: TransportProfile, size_bytes: int, chunk_bytes: int) -> _ChunkCosts:
-        """The routes with what a chunk takes on them, and for how long it holds each port.
-
-        Ports are links, and the channels and the workers of each rank, of which a message takes its share.
-        """
-        routes, model, topology = self._routes, self.model, self.problem.topology
+        """The routes with what a chunk takes on them, and for how long it holds each port."""
+        routes = self.routes
         assert routes is not None
-        path = PathCosts.of(topology, routes.path_start, routes.path_nodes, profile, model)
-        paths, size = np.arange(len(routes.src)), np.array([chunk_bytes], dtype=np.int64)
-        wire = float(path.wire_bytes(size)[0])
-        port, hold = [routes.port], [wire * topology.denominator / topology.capacity[routes.port] / 1000]
-        route = [np.repeat(paths, np.diff(routes.port_start))]
-        ports = topology.num_links
-
-        def add(ends: NDArray[np.int32], held_us: float) -> None:
-            route.append(paths)
-            port.append(ports + ends)
-            hold.append(np.full(len(paths), held_us))
-
-        if profile.gpu_gb_per_s is not None:
-            add(routes.src, wire / float(profile.gpu_gb_per_s * profile.expansion) / 1000)
-            ports += topology.num_ranks
-        if model.workers:
-            copying = model.copying_gb_per_s(size_bytes)
-            copied_us = 0.0 if copying is None else chunk_bytes / copying / 1000
-            of_rank = 0 if model.shared_workers else 1
-            add(routes.src * of_rank, (model.send_us + copied_us) / model.workers)
-            add(routes.dst * of_rank, (model.receive_us + copied_us) / model.workers)
-            ports += topology.num_ranks
-        order = np.argsort(np.concatenate(route), kind="stable")
-        lasts_us = path.on_path_us(paths, size)
-        unit_us = max(float(lasts_us.max()), 1e-9) / _UNITS
-
-        def units(us: NDArray[np.float64]) -> NDArray[np.int64]:
-            return np.maximum(np.ceil(us / unit_us), 1).astype(np.int64)
-
-        added = replace(
-            routes,
-            duration=units(lasts_us),
-            port_start=offsets(np.bincount(np.concatenate(route), minlength=len(paths))),
-            port=np.concatenate(port)[order].astype(np.int32),
-            hold=units(np.concatenate(hold)[order]),
-            num_ports=ports,
+        found = ChannelCosts.of(
+            self.problem.topology,
+            routes.path_start,
+            routes.path_nodes,
+            np.array([chunk_bytes], dtype=np.int64),
+            size_bytes=size_bytes,
+            profile=profile,
+            model=self.model,
         )
-        start_us = model.launch_us + (0.0 if profile.protocol is None else profile.protocol.start_us)
-        return _ChunkCosts(routes=added, profile=profile, start_us=start_us, unit_us=unit_us)
+        priced = replace(
+            routes,
+            duration=found.duration[0],
+            port_start=found.port_start,
+            port=found.port,
+            hold=found.hold[0],
+            num_ports=found.num_ports,
+        )
+        return _ChunkCosts(routes=priced, profile=profile, start_us=found.start_us, unit_us=found.unit_us)
 
 
 def in_full_lines(profile: TransportProfile, num_bytes: int, chunks: int) -> int:
