@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from coppice.bounds.problem import Problem
-from coppice.comparison.matched import Matcher
 from coppice.comparison.planned import plan_for
+from coppice.comparison.sizes.matched import Matcher
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.least_time import LeastTimes
 from coppice.simulation.models import model_of

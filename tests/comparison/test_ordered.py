@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from coppice.bounds.problem import Problem
-from coppice.comparison.ordered import OrderSearch
 from coppice.comparison.planned import plan_for
+from coppice.comparison.sizes.ordered import OrderSearch
 from coppice.planners.choice import from_catalogue
 from coppice.planners.planning import plan
 from coppice.schedule.verification.transfers import verify_schedule

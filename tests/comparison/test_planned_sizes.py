@@ -13,10 +13,10 @@ from coppice import bound
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.comparison import compare, measurement, planned, promising
-from coppice.comparison.at_size import EFFORTS, Effort, SizeSearch
 from coppice.comparison.measurement import Bodies, candidates, fastest_value
 from coppice.comparison.plan_sets import plan_set
 from coppice.comparison.planned import _of_the_catalogue, _unlike, plan_for
+from coppice.comparison.sizes.search import EFFORTS, Effort, SizeSearch
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative, alternatives
 from coppice.planners.choice import PlannerOptions

@@ -10,11 +10,11 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.bounds.problem import Problem
-from coppice.comparison.channel_costs import ChannelCosts
-from coppice.comparison.matched import Matcher
-from coppice.comparison.path_costs import PathCosts
 from coppice.comparison.planned import plan_for
-from coppice.comparison.reworked import Rework, Start, fastest_rework
+from coppice.comparison.sizes.channel_costs import ChannelCosts
+from coppice.comparison.sizes.matched import Matcher
+from coppice.comparison.sizes.path_costs import PathCosts
+from coppice.comparison.sizes.reworked import Rework, Start, fastest_rework
 from coppice.planners.synthesis.tacos import chunk_routes_of
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import transport_profiles

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from coppice.bounds.problem import Problem
-from coppice.comparison.ordered import OrderSearch
+from coppice.comparison.sizes.ordered import OrderSearch
 from coppice.planners.over_boxes import exchanged_over_rails, rails, spread_over_boxes
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.least_time import LeastTimes

@@ -7,7 +7,7 @@ import pytest
 
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
-from coppice.comparison.alike import for_alike_ranks
+from coppice.comparison.sizes.alike import for_alike_ranks
 from coppice.planners.torus_exchange import torus_exchange
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.models import model_of

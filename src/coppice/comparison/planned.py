@@ -16,18 +16,18 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem, problem_of
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
-from coppice.comparison.alike import for_alike_ranks
-from coppice.comparison.at_size import EFFORTS, Effort, SizeSearch
 from coppice.comparison.deterministic import (
     adds_in_pairs,
     along_the_order,
     none_adds_in_pairs,
     require_pairs,
 )
-from coppice.comparison.many_ranks import for_many_ranks, pieces_at_most
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
-from coppice.comparison.ordered import num_rows
 from coppice.comparison.promising import MANY_RANKS, is_far, most_promising_first
+from coppice.comparison.sizes.alike import for_alike_ranks
+from coppice.comparison.sizes.many_ranks import for_many_ranks, pieces_at_most
+from coppice.comparison.sizes.ordered import num_rows
+from coppice.comparison.sizes.search import EFFORTS, Effort, SizeSearch
 from coppice.errors import CoppiceError, InputError, UnreachableError
 from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import PlannerOutput, from_catalogue, optimal_planner

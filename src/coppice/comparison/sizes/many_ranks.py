@@ -12,9 +12,9 @@ from math import inf
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.exchanges import exchanges_on_rails
-from coppice.comparison.ordered import num_rows
 from coppice.comparison.promising import MANY_RANKS
+from coppice.comparison.sizes.exchanges import exchanges_on_rails
+from coppice.comparison.sizes.ordered import num_rows
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.forest.root_trees import root_trees

@@ -16,8 +16,8 @@ import numpy as np
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.ordered import Ordered, OrderSearch
 from coppice.comparison.promising import MANY_RANKS
+from coppice.comparison.sizes.ordered import Ordered, OrderSearch
 from coppice.planners.alike import alike, balanced_trees, images, level_by_level
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput

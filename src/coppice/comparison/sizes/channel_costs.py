@@ -13,7 +13,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.comparison.path_costs import PathCosts
+from coppice.comparison.sizes.path_costs import PathCosts
 from coppice.rows import offsets
 from coppice.schedule.schedule import hops_of
 from coppice.simulation.channels import TransportProfile

@@ -15,10 +15,10 @@ import numpy as np
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.collectives import Collective
-from coppice.comparison.exchanges import WholeBlocks, exchanges_on_rails
-from coppice.comparison.matched import LEAST_CHUNK_BYTES, Matched, Matcher, in_full_lines
-from coppice.comparison.ordered import Ordered, OrderSearch, num_rows
-from coppice.comparison.reworked import Start, fastest_rework
+from coppice.comparison.sizes.exchanges import WholeBlocks, exchanges_on_rails
+from coppice.comparison.sizes.matched import LEAST_CHUNK_BYTES, Matched, Matcher, in_full_lines
+from coppice.comparison.sizes.ordered import Ordered, OrderSearch, num_rows
+from coppice.comparison.sizes.reworked import Start, fastest_rework
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.cube_exchange import exchanged_in_cube
@@ -53,7 +53,7 @@ class Effort:
 
 EFFORTS: Mapping[str, Effort] = {
     "quick": Effort(catalogue=0, ordering=0, growing=0, matching=0, reworking=0),
-    "normal": Effort(catalogue=2**22, ordering=2**20, growing=2**10, matching=2**19, reworking=2**26),
+    "normal": Effort(catalogue=2**22, ordering=2**20, growing=2**10, matching=2**19, reworking=2**25),
     "high": Effort(catalogue=2**26, ordering=2**24, growing=2**17, matching=2**23, reworking=2**30),
 }
 

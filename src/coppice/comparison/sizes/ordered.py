@@ -15,7 +15,7 @@ import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.network import TRANSPOSED
-from coppice.comparison.path_costs import PathCosts
+from coppice.comparison.sizes.path_costs import PathCosts
 from coppice.planners.alike import turned
 from coppice.planners.ordering import (
     by_longest_way,

@@ -22,7 +22,7 @@ import numpy as np
 from coppice import _core
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
-from coppice.comparison.channel_costs import ChannelCosts
+from coppice.comparison.sizes.channel_costs import ChannelCosts
 from coppice.errors import InputError, UnreachableError
 from coppice.planners.ordering import held_back
 from coppice.planners.synthesis.tacos import (

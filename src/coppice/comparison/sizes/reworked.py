@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from coppice import _core
 from coppice.collectives import Collective
-from coppice.comparison.channel_costs import ChannelCosts
+from coppice.comparison.sizes.channel_costs import ChannelCosts
 from coppice.planners.ordering import held_back, plainly, without_steps
 from coppice.planners.synthesis.tacos import ChunkRoutes
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time

@@ -1,0 +1,1 @@
+"""The search for what is fastest at one size."""
