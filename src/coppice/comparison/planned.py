@@ -27,9 +27,9 @@ from coppice.comparison.promising import MANY_RANKS, is_far, most_promising_firs
 from coppice.comparison.sizes.alike import for_alike_ranks
 from coppice.comparison.sizes.many_ranks import for_many_ranks, pieces_at_most
 from coppice.comparison.sizes.ordered import num_rows
-from coppice.comparison.sizes.search import EFFORTS, Effort, SizeSearch
+from coppice.comparison.sizes.search import EFFORTS, NEARBY, Effort, SizeSearch
 from coppice.errors import CoppiceError, InputError, UnreachableError
-from coppice.planners.alternatives import Alternative, Preferred, Timer, preferred
+from coppice.planners.alternatives import REACH, Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import PlannerOutput, from_catalogue, optimal_planner
 from coppice.planners.planning import PlannedResult, plan
 from coppice.planners.synthesis.synthesizing import Request, method_named
@@ -147,8 +147,9 @@ def plan_for(
     def time_us(body: Forest | Schedule, size_bytes: int) -> float:
         key = id(bodies.setdefault(id(body), body)), size_bytes
         if key not in known:
-            # For one size nobody asks how much slower another one is.
-            best_us = min(known.values(), default=inf) if len(wanted) == 1 else inf
+            # For one size nobody asks how much slower another one is, unless its order may be at fault.
+            best_us = min((us for (_, size), us in known.items() if size == size_bytes), default=inf)
+            near_us = best_us * NEARBY if len(wanted) == 1 else inf
             most = pieces_at_most(posed, body)
             found = fastest(
                 body,
@@ -156,12 +157,12 @@ def plan_for(
                 model=assumed,
                 most=most,
                 keep_hops=False,
-                below_us=best_us,
-                give_up_us=best_us,
+                below_us=near_us,
+                give_up_us=near_us,
                 least_us=floors.get(size_bytes),
             ).time_us
             # Another number of pieces may be taken than the first one that undercuts.
-            if found < best_us < inf and most == MOST_PIECES:
+            if found < best_us and near_us < inf and most == MOST_PIECES:
                 found = fastest(
                     body,
                     size_bytes,
@@ -203,6 +204,9 @@ def plan_for(
             best = {
                 size: min(time_us(one.made.body, size) for one in made if one.suits(size)) for size in wanted
             }
+            if budget.ordering and len(wanted) == 1:  # in pieces what suits smaller messages may be the fastest
+                below = max(1, wanted[0] // REACH)
+                best[below] = min(time_us(one.made.body, below) for one in made if one.suits(below))
             made += _of_the_catalogue(
                 posed, assumed, best, limits, budget.catalogue, untried, relaying=relaying
             )
@@ -323,7 +327,7 @@ def _of_the_catalogue(
 
     Args:
         best: Least time so far at each size.
-        limits: A time at each size that is good enough.
+        limits: A time at each size that is good enough; those without are looked at on the way.
         untried: Gets the algorithms that were not looked at as too many transfers were.
         relaying: Where an algorithm needs it, GPUs may pass on what is not theirs.
         keep: Whether a schedule will do, with its ranks as they are numbered.
@@ -338,7 +342,7 @@ def _of_the_catalogue(
     for variant, likely in most_promising_first(problem, variants, model, list(known)):
         if variant.algorithm == own:
             continue
-        if all(known[size] <= limits[size] for size in known):
+        if all(known[size] <= limit for size, limit in limits.items()):
             break
         if budget < max(expected, likely.transfers) or is_far(likely, known):
             untried[variant.algorithm] = None
@@ -357,7 +361,7 @@ def _of_the_catalogue(
         if keep is not None and not keep(body):
             continue
         for size in known:
-            if known[size] <= limits[size] or _least_busy_us(bodies, size, model) >= known[size]:
+            if known[size] <= limits.get(size, 0.0) or _least_busy_us(bodies, size, model) >= known[size]:
                 continue
             parameters, time_us = fastest_value(
                 bodies, size, model, below_us=known[size], most_rows=most_rows

@@ -60,7 +60,7 @@ EFFORTS: Mapping[str, Effort] = {
 ORDER_GAIN = 0.002
 """Share of the time that an order has to save: schedules as they are made have fewer rows, and suit more sizes."""
 
-_NEARBY = 1.3
+NEARBY = 1.3
 """What takes so many times the fastest as it is made may be the fastest in another order."""
 _MOST_ORDERED, _MOST_REWORKED = 5, 3
 _WORTH = 0.98
@@ -132,7 +132,7 @@ class SizeSearch:
         busy_us = size_bytes * float(self.plain.inv_rate / self.problem.shards) / 1000
         weighted = self._weighted if busy_us > _LOADED * best_us else []
         for one in (*self._low, *weighted):
-            found = self._about_us(one.made.body, size_bytes, best_us * _NEARBY)
+            found = self._about_us(one.made.body, size_bytes, best_us * NEARBY)
             ranked.append(_Ranked(found, _for_size(one, size_bytes)))
         ranked += self._over_boxes(size_bytes, best_us)
         ranked += self._exchanges(size_bytes, best_us, limit_us)
@@ -141,7 +141,7 @@ class SizeSearch:
         ranked += self._matched(size_bytes, best_us)
         lowest = min(ranked, key=lambda each: each.time_us)
         near = sorted(
-            (each for each in ranked if each.hoped_us <= best_us * _NEARBY and not _is_held_back(each.one)),
+            (each for each in ranked if each.hoped_us <= best_us * NEARBY and not _is_held_back(each.one)),
             key=lambda each: each.hoped_us,
         )
         ordered = self._in_order(near[:_MOST_ORDERED], size_bytes, lowest.time_us, limit_us)
@@ -164,7 +164,7 @@ class SizeSearch:
             timeline = fastest(one.made.body, size_bytes, model=self.model, keep_hops=False)
             start = Start(body=one.made.body, profile=profiles[timeline.protocol], pieces=timeline.pieces)
             starts.append((one, start))
-        for matched in self._matcher.fastest(size_bytes, best_us * _NEARBY)[:_MOST_REWORKED]:
+        for matched in self._matcher.fastest(size_bytes, best_us * NEARBY)[:_MOST_REWORKED]:
             body = self._matcher.schedule(matched)
             one = self._made_of(matched, body, size_bytes)
             starts.append((one, Start(body=body, profile=profiles[matched.profile.name], in_order=True)))
@@ -237,7 +237,7 @@ class SizeSearch:
                 assert made is not None
                 self._spread[segments, direct] = made
             body = self._spread[segments, direct]
-            below_us = min([best_us * _NEARBY, *(each.hoped_us for each in found)])
+            below_us = min([best_us * NEARBY, *(each.hoped_us for each in found)])
             hoped_us = time_us = self._as_it_is_us(body, size_bytes, below_us)
             if problem.collective is Collective.REDUCE:
                 hoped_us = min(hoped_us, self._as_it_is_us(turned_round(body), size_bytes, below_us))
@@ -265,7 +265,7 @@ class SizeSearch:
                 least = LEAST_CHUNK_BYTES * pieces * body.num_chunks if pieces > 1 else 0
                 if body.num_transfers * pieces > _MOST_SHARED or size_bytes < least:
                     break
-                below_us = min([best_us * _NEARBY, *(each.time_us for each in found)])
+                below_us = min([best_us * NEARBY, *(each.time_us for each in found)])
                 cut = in_pieces(body, pieces)
                 time_us = self._as_it_is_us(cut, size_bytes, below_us)
                 if time_us < below_us:
@@ -300,7 +300,7 @@ class SizeSearch:
             body = shared_over_groups(problem, chunks=chunks)
             if body is None or in_vain == _MOST_SHARED_IN_VAIN:
                 break
-            below_us = min([best_us * _NEARBY, *(each.hoped_us for each in found)])
+            below_us = min([best_us * NEARBY, *(each.hoped_us for each in found)])
             hoped_us = time_us = self._as_it_is_us(body, size_bytes, below_us)
             if problem.collective is Collective.REDUCE:
                 hoped_us = min(hoped_us, self._as_it_is_us(turned_round(body), size_bytes, below_us))
@@ -330,7 +330,7 @@ class SizeSearch:
         """Chunks matched with links over time, with their times."""
         self.say("matching chunks with links")
         found: list[_Ranked] = []
-        near_us = best_us * _NEARBY
+        near_us = best_us * NEARBY
         for matched, body in self._matcher.schedules(size_bytes, below_us=near_us):
             one = self._made_of(matched, body, size_bytes)
             found.append(_Ranked(self._as_it_is_us(body, size_bytes, near_us), one))
@@ -350,7 +350,7 @@ class SizeSearch:
         for make in (lambda: self._on_rails, lambda: self._whole_blocks.at(size_bytes)):
             self.say("routing whole blocks")
             for one in make():
-                time_us = self._about_us(one.made.body, size_bytes, best_us * _NEARBY)
+                time_us = self._about_us(one.made.body, size_bytes, best_us * NEARBY)
                 found.append(_Ranked(time_us, _for_size(one, size_bytes)))
             if found and min(each.time_us for each in found) <= limit_us:
                 break
