@@ -259,7 +259,7 @@ def test_variants_that_are_left_out_take_as_long_as_one_that_stays(
 
 def test_on_many_ranks_algorithms_that_were_not_tried_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
     problem = Problem(preset("dgx-h100", boxes=17), "broadcast", root=3)
-    effort = Effort(catalogue=1200, ordering=0, growing=0, matching=0)
+    effort = Effort(catalogue=1200, ordering=0, growing=0, matching=0, reworking=0)
     found: dict[str, dict[str, None]] = {"some": {}, "all": {}}
     least = {size: LeastTimes(problem, model_of(None)).at(size).time_us for size in (4096,)}
     times = {}
@@ -309,3 +309,13 @@ def test_all_to_alls_are_made_for_their_size(name: str, more: dict[str, Any], si
     assert made in found.preferred.taken.name
     assert found.result.report.ok
     assert found.gap(size) < 0.05
+
+
+def test_a_plan_of_one_size_is_hardly_slower_than_that_of_several() -> None:
+    """What is next to the fastest is timed in full, and what suits smaller messages, cut in pieces, is looked at."""
+    problem = Problem(preset("dgx-h100", boxes=8), "all_reduce")
+    alone, several = (
+        plan_for(problem, sizes, relay_gpus=None).preferred.fastest[2**16][1]
+        for sizes in ([2**16], [2**14, 2**16])
+    )
+    assert alone <= several * 1.02
