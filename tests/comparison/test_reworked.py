@@ -1,4 +1,4 @@
-"""Schedules improved by ruin and recreate: verified, repeatable, never below the least time, as fast as they say."""
+"""Schedules improved by ruin and recreate: verified, repeatable, never below the least time, as fast as predicted."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from coppice.comparison.planned import plan_for
 from coppice.comparison.sizes.channel_costs import ChannelCosts
 from coppice.comparison.sizes.matched import Matcher
 from coppice.comparison.sizes.path_costs import PathCosts
-from coppice.comparison.sizes.reworked import Rework, Start, fastest_rework
+from coppice.comparison.sizes.reworked import Rework, ReworkStart, fastest_rework
 from coppice.planners.synthesis.tacos import chunk_routes_of
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import transport_profiles
@@ -26,13 +26,13 @@ from coppice.topology.presets import preset
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all")
 
 
-def _start(collective: str, name: str = "dgx-a100", **more: Any) -> tuple[Problem, Start, Matcher]:
+def _start(collective: str, name: str = "dgx-a100", **more: Any) -> tuple[Problem, ReworkStart, Matcher]:
     """What TACOS's matching finds, in the first protocol of the default model."""
     root = 0 if collective in ("broadcast", "reduce") else None
     problem = Problem(preset(name, **more), collective, root=root)
     matcher = Matcher(problem, model_of(None), 2**15)
     found = matcher.fastest(2**18, np.inf)[0]
-    return problem, Start(body=matcher.schedule(found), profile=found.profile, in_order=True), matcher
+    return problem, ReworkStart(body=matcher.schedule(found), profile=found.profile, in_order=True), matcher
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
@@ -77,7 +77,7 @@ def test_a_time_that_is_enough_ends_the_search() -> None:
 def test_the_better_of_two_starts_is_taken_further() -> None:
     problem, good, matcher = _start("broadcast", boxes=1)
     chain = plan_for(problem, [2**18], algorithm="chain").preferred.taken
-    bad = Start(body=chain.made.body, profile=good.profile)
+    bad = ReworkStart(body=chain.made.body, profile=good.profile)
     found = fastest_rework([bad, good], 2**18, model_of(None), matcher.routes, looks=2**18, enough_us=0.0)
     assert found is not None
     assert found[0] == 1
@@ -86,7 +86,7 @@ def test_the_better_of_two_starts_is_taken_further() -> None:
 def test_rows_that_bring_a_chunk_twice_to_a_rank_are_left_alone() -> None:
     problem, start, _ = _start("all_reduce", "star", gpus=4)
     doubling = plan_for(problem, [2**18], algorithm="recursive-doubling").preferred.taken.made.body
-    assert Rework.of(Start(body=doubling, profile=start.profile), 2**18, model_of(None), None) is None
+    assert Rework.of(ReworkStart(body=doubling, profile=start.profile), 2**18, model_of(None), None) is None
 
 
 def _decoded(
@@ -96,7 +96,7 @@ def _decoded(
     channel: NDArray[np.int32],
     chunk: NDArray[np.int32],
 ) -> list[tuple[int, int]]:
-    """When each transfer goes and arrives, in its order: the readable twin of the core without a search."""
+    """When each transfer goes and arrives, in its order: the readable reference of the core without a search."""
     has = {(c, int(rank)): 0 for c, rank in enumerate(source)}
     busy: dict[int, list[tuple[int, int]]] = {}
     found = []
@@ -121,7 +121,7 @@ def _decoded(
 
 
 @pytest.mark.parametrize("seed", range(12))
-def test_the_core_places_transfers_as_its_twin_does(seed: int) -> None:
+def test_the_core_places_transfers_as_its_reference_does(seed: int) -> None:
     random = np.random.default_rng(seed)
     topology = preset("dgx-a100", boxes=2)
     routes, model = chunk_routes_of(topology, None, 2**10), model_of("mpi-tcp" if seed % 3 == 0 else None)

@@ -204,7 +204,9 @@ def plan_for(
             best = {
                 size: min(time_us(one.made.body, size) for one in made if one.suits(size)) for size in wanted
             }
-            if budget.ordering and len(wanted) == 1:  # in pieces what suits smaller messages may be the fastest
+            if (
+                budget.ordering and len(wanted) == 1
+            ):  # in pieces what suits smaller messages may be the fastest
                 below = max(1, wanted[0] // REACH)
                 best[below] = min(time_us(one.made.body, below) for one in made if one.suits(below))
             made += _of_the_catalogue(

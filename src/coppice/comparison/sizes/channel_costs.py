@@ -79,7 +79,7 @@ class ChannelCosts:
             handled_us = handled_us + (0.0 if copying is None else chunk_bytes[:, None] / copying / 1000)
 
         # Ports in the order in which a message takes them, a column for each place on the way.
-        places: list[_Place] = []
+        places: list[_PortOnWay] = []
         ports = topology.num_links
         if profile.gpu_gb_per_s is not None:
             of_channels = ports + src
@@ -89,16 +89,18 @@ class ChannelCosts:
             own, theirs = ports + src * of_rank, ports + dst * of_rank
             ports += topology.num_ranks
             busy_us = model.send_us + handled_us
-            places.append(_place(own, busy_us / model.workers, model.send_us, 0 * busy_us))
+            places.append(_port_on_way(own, busy_us / model.workers, model.send_us, 0 * busy_us))
         if profile.gpu_gb_per_s is not None:
             held_us = wire / float(profile.gpu_gb_per_s * profile.expansion) / 1000
-            places.append(_place(of_channels, held_us, 0.0, held_us))
+            places.append(_port_on_way(of_channels, held_us, 0.0, held_us))
         longest = int(np.diff(first_hop).max(initial=0))
         for hop in range(longest):
             there = first_hop[:-1] + hop < first_hop[1:]
             link = hops.link[np.where(there, first_hop[:-1] + hop, 0)]
             held_us = wire * topology.denominator / topology.capacity[link] / 1000
-            places.append(_place(np.where(there, link, -1), held_us, topology.latency_us[link], held_us))
+            places.append(
+                _port_on_way(np.where(there, link, -1), held_us, topology.latency_us[link], held_us)
+            )
         port = np.stack([np.broadcast_to(each.port, paths) for each in places], axis=1)
         taken = port >= 0
         hold, step, last = (
@@ -143,7 +145,7 @@ class ChannelCosts:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Place:
+class _PortOnWay:
     """A port on the way of each message; -1 where a way has none there."""
 
     port: NDArray[np.int64]
@@ -152,10 +154,12 @@ class _Place:
     last_us: NDArray[np.float64]  # From its begin until it lets the last byte go
 
 
-def _place(
+def _port_on_way(
     port: NDArray[np.integer],
     hold_us: NDArray[np.float64],
     step_us: float | NDArray[np.float64],
     last_us: NDArray[np.float64],
-) -> _Place:
-    return _Place(port=port.astype(np.int64), hold_us=hold_us, step_us=np.asarray(step_us), last_us=last_us)
+) -> _PortOnWay:
+    return _PortOnWay(
+        port=port.astype(np.int64), hold_us=hold_us, step_us=np.asarray(step_us), last_us=last_us
+    )

@@ -257,7 +257,7 @@ class Matcher:
 
     @cached_property
     def routes(self) -> ChunkRoutes | None:
-        """Routes between ranks; None where they do not suffice, or what is matched would not take what it says."""
+        """Routes between ranks; None where they do not suffice, or what is matched would take another time."""
         problem = self.problem
         ranks = problem.topology.num_ranks
         if not 2 < ranks <= MOST_RANKS or self.model.sharing is not Sharing.FIFO:

@@ -36,7 +36,7 @@ _GRAINS, _MOST_SIZES = 256, 16
 
 
 @dataclass(frozen=True, kw_only=True)
-class Start:
+class ReworkStart:
     """A schedule to improve."""
 
     body: Schedule | Forest  # What has been verified
@@ -52,7 +52,9 @@ class Rework:
         self.rows, self.costs, self.phases = rows, costs, phases
 
     @classmethod
-    def of(cls, start: Start, size_bytes: int, model: Model, routes: ChunkRoutes | None) -> Rework | None:
+    def of(
+        cls, start: ReworkStart, size_bytes: int, model: Model, routes: ChunkRoutes | None
+    ) -> Rework | None:
         """Begin with a schedule; None where it is not made of trees that bring a chunk once to each rank.
 
         Args:
@@ -66,7 +68,7 @@ class Rework:
             >>> case = AlgorithmCase(topology=preset("ring", gpus=4), collective=Collective.BROADCAST, root=0)
             >>> chain = Moves(case, whole(case))
             >>> chain.add([0, 1, 2], [0, 1, 2], [1, 2, 3], 0)
-            >>> start = Start(body=chain.schedule(), profile=TransportProfile(), pieces=1)
+            >>> start = ReworkStart(body=chain.schedule(), profile=TransportProfile(), pieces=1)
             >>> found = Rework.of(start, 2**20, model_of("ideal"), None)
             >>> found.improve(looks=0, enough_us=0.0)
             >>> found.schedules()[0].num_transfers
@@ -150,7 +152,7 @@ class Rework:
 
 
 def fastest_rework(
-    starts: Sequence[Start],
+    starts: Sequence[ReworkStart],
     size_bytes: int,
     model: Model,
     routes: ChunkRoutes | None,
@@ -207,7 +209,7 @@ def _rounded(num_bytes: NDArray[np.int64]) -> NDArray[np.int64]:
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
-class _Trees:
+class _PhaseTrees:
     """Transfers of one phase, which bring each chunk from one rank to others: backwards in time where they reduce."""
 
     backwards: bool
@@ -220,7 +222,9 @@ class _Trees:
 class _Phase:
     """Trees on their way to better ones."""
 
-    def __init__(self, trees: _Trees, costs: ChannelCosts, size: NDArray[np.int32], num_ranks: int) -> None:
+    def __init__(
+        self, trees: _PhaseTrees, costs: ChannelCosts, size: NDArray[np.int32], num_ranks: int
+    ) -> None:
         self.trees, self.size, self.num_ranks = trees, size, num_ranks
         self.costs = costs.backwards() if trees.backwards else costs
         self.channel, self.chunk = trees.channel, trees.chunk
@@ -266,7 +270,7 @@ class _Phase:
 
 def _phases_of(
     rows: Schedule, start_us: NDArray[np.float64], finish_us: NDArray[np.float64]
-) -> list[_Trees] | None:
+) -> list[_PhaseTrees] | None:
     """The phases of a schedule, the one that reduces first; None where some rank gets a chunk twice, or in vain."""
     found = []
     for op in (Op.REDUCE, Op.COPY):
@@ -284,7 +288,7 @@ def _phases_of(
     return found
 
 
-def _trees(rows: Schedule, own: NDArray[np.int64], *, backwards: bool) -> _Trees | None:
+def _trees(rows: Schedule, own: NDArray[np.int64], *, backwards: bool) -> _PhaseTrees | None:
     ranks, chunks = rows.topology.num_ranks, rows.num_chunks
     chunk = rows.chunk[own].astype(np.int64)
     src, dst = (rows.dst[own], rows.src[own]) if backwards else (rows.src[own], rows.dst[own])
@@ -304,6 +308,6 @@ def _trees(rows: Schedule, own: NDArray[np.int64], *, backwards: bool) -> _Trees
         target[chunk] = dst
         own_block = target < 0
         source[own_block] = target[own_block] = 0
-    return _Trees(
+    return _PhaseTrees(
         backwards=backwards, source=source, target=target, channel=rows.path[own], chunk=rows.chunk[own]
     )

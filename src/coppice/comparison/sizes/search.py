@@ -18,7 +18,7 @@ from coppice.collectives import Collective
 from coppice.comparison.sizes.exchanges import WholeBlocks, exchanges_on_rails
 from coppice.comparison.sizes.matched import LEAST_CHUNK_BYTES, Matched, Matcher, in_full_lines
 from coppice.comparison.sizes.ordered import Ordered, OrderSearch, num_rows
-from coppice.comparison.sizes.reworked import Start, fastest_rework
+from coppice.comparison.sizes.reworked import ReworkStart, fastest_rework
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.cube_exchange import exchanged_in_cube
@@ -159,15 +159,19 @@ class SizeSearch:
             return None
         self.say("reworking schedules")
         profiles = {each.name: each for each in transport_profiles(self.model, self.problem.topology)}
-        starts: list[tuple[Alternative, Start]] = []
+        starts: list[tuple[Alternative, ReworkStart]] = []
         for one in ones[:_MOST_REWORKED]:
             timeline = fastest(one.made.body, size_bytes, model=self.model, keep_hops=False)
-            start = Start(body=one.made.body, profile=profiles[timeline.protocol], pieces=timeline.pieces)
+            start = ReworkStart(
+                body=one.made.body, profile=profiles[timeline.protocol], pieces=timeline.pieces
+            )
             starts.append((one, start))
         for matched in self._matcher.fastest(size_bytes, best_us * NEARBY)[:_MOST_REWORKED]:
             body = self._matcher.schedule(matched)
             one = self._made_of(matched, body, size_bytes)
-            starts.append((one, Start(body=body, profile=profiles[matched.profile.name], in_order=True)))
+            starts.append(
+                (one, ReworkStart(body=body, profile=profiles[matched.profile.name], in_order=True))
+            )
         found = fastest_rework(
             [start for _, start in starts],
             size_bytes,
