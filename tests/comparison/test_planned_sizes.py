@@ -16,7 +16,8 @@ from coppice.comparison import compare, measurement, planned, promising
 from coppice.comparison.measurement import Bodies, candidates, fastest_value
 from coppice.comparison.plan_sets import plan_set
 from coppice.comparison.planned import _of_the_catalogue, _unlike, plan_for
-from coppice.comparison.sizes.search import EFFORTS, Effort, SizeSearch
+from coppice.comparison.sizes.effort import EFFORTS, Effort
+from coppice.comparison.sizes.shaped import ShapedSchedules
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative, alternatives
 from coppice.planners.choice import PlannerOptions
@@ -280,16 +281,8 @@ def test_reductions_over_boxes_are_told_apart_backwards() -> None:
     segments = {}
     for collective in ("broadcast", "reduce"):
         problem = Problem(topology, collective, root=0)
-        search = SizeSearch(
-            problem,
-            model,
-            [],
-            lambda *_: inf,
-            EFFORTS["normal"],
-            plain=bound_of(problem),
-            say=lambda _: None,
-        )
-        (found,) = search._over_boxes(size, inf)
+        shaped = ShapedSchedules(problem, model, lambda *_: inf, EFFORTS["normal"].ordering)
+        (found,) = shaped.over_boxes(size, inf)
         segments[collective] = found.one.made.parameters["segments"]
         assert found.hoped_us <= found.time_us
     assert segments["reduce"] == segments["broadcast"]

@@ -25,9 +25,11 @@ from coppice.comparison.deterministic import (
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
 from coppice.comparison.promising import MANY_RANKS, is_far, most_promising_first
 from coppice.comparison.sizes.alike import for_alike_ranks
+from coppice.comparison.sizes.candidates import NEARBY
+from coppice.comparison.sizes.effort import EFFORTS, Effort
 from coppice.comparison.sizes.many_ranks import for_many_ranks, pieces_at_most
 from coppice.comparison.sizes.ordered import num_rows
-from coppice.comparison.sizes.search import EFFORTS, NEARBY, Effort, SizeSearch
+from coppice.comparison.sizes.search import SizeSearch
 from coppice.errors import CoppiceError, InputError, UnreachableError
 from coppice.planners.alternatives import REACH, Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import PlannerOutput, from_catalogue, optimal_planner

@@ -10,6 +10,9 @@ import numpy as np
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
+from coppice.collectives import Collective
+from coppice.comparison.sizes.candidates import NEARBY, Candidate, about_us, for_size
+from coppice.comparison.sizes.effort import MOST_RANKS
 from coppice.planners.alternatives import Alternative
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.exchanges_over_rails import WAYS, exchanged_on_rails
@@ -42,6 +45,44 @@ def exchanges_on_rails(problem: Problem) -> Iterator[Alternative]:
         if body is not None:
             name = way if "rail" in way else f"{way} over rails"
             yield Alternative(name=name, made=PlannerOutput(body=body, parameters={"over_rails": way}))
+
+
+class Exchanges:
+    """All-to-alls for one size: those over rails, and those of which blocks go one way whole.
+
+    Args:
+        plain: The problem's bound on the rate.
+    """
+
+    def __init__(self, problem: Problem, model: Model, plain: Bound) -> None:
+        self.problem, self.model, self.plain = problem, model, plain
+
+    def at(self, size_bytes: int, best_us: float, limit_us: float) -> list[Candidate]:
+        """What there is with its time at a size.
+
+        Whole blocks are left out where what goes over rails takes no longer than ``limit_us``.
+        """
+        problem = self.problem
+        if problem.collective is not Collective.ALL_TO_ALL or problem.demands is not None:
+            return []
+        if not 2 < problem.topology.num_ranks <= MOST_RANKS:
+            return []
+        found: list[Candidate] = []
+        for make in (lambda: self._on_rails, lambda: self._whole_blocks.at(size_bytes)):
+            for one in make():
+                time_us = about_us(one.made.body, size_bytes, self.model, best_us * NEARBY)
+                found.append(Candidate(time_us, for_size(one, size_bytes)))
+            if found and min(each.time_us for each in found) <= limit_us:
+                break
+        return found
+
+    @cached_property
+    def _on_rails(self) -> list[Alternative]:
+        return list(exchanges_on_rails(self.problem))
+
+    @cached_property
+    def _whole_blocks(self) -> WholeBlocks:
+        return WholeBlocks(self.problem, self.model, self.plain)
 
 
 class WholeBlocks:

@@ -17,6 +17,8 @@ from numpy.typing import NDArray
 from coppice.bounds.network import TRANSPOSED
 from coppice.comparison.sizes.path_costs import PathCosts
 from coppice.planners.alike import turned
+from coppice.planners.alternatives import Alternative
+from coppice.planners.choice import PlannerOutput
 from coppice.planners.ordering import (
     by_longest_way,
     held_back,
@@ -29,12 +31,14 @@ from coppice.planners.ordering import (
 from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.lower import chunk_bounds, lower
 from coppice.schedule.messages import Alike, RoutedBody, messages_of_routed, routed_body
+from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule, in_pieces, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles
 from coppice.simulation.models import Model, Sharing
 from coppice.simulation.simulator import least_in_profile_us, most_pieces, run
 from coppice.simulation.timeline import Timeline
+from coppice.text import plural
 
 MOST_PIECES = 64
 LEAST_PIECE_BYTES = 256
@@ -65,6 +69,18 @@ class Ordered:
     def time_us(self) -> float:
         """Simulated time in microseconds."""
         return self.timeline.time_us
+
+    def alternative(self, one: Alternative, size_bytes: int) -> Alternative:
+        """An alternative in this order, for a size."""
+        parameters: dict[str, Parameter] = {"ordered_for": size_bytes, "pieces": self.pieces}
+        if self.profile.name is not None:
+            parameters["protocol"] = self.profile.name
+        return Alternative(
+            name=f"{one.name}, ordered in {plural(self.pieces, 'piece')}",
+            made=PlannerOutput(body=self.schedule, parameters={**one.made.parameters, **parameters}),
+            planner=one.planner,
+            size_bytes=size_bytes,
+        )
 
 
 class OrderSearch:

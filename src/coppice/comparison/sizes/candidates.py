@@ -1,0 +1,46 @@
+"""Schedules that may be the fastest at a size, and what they take there by simulation."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import inf
+
+from coppice.planners.alternatives import Alternative
+from coppice.schedule.forest import Forest
+from coppice.schedule.schedule import Schedule
+from coppice.simulation.models import Model
+from coppice.simulation.simulator import fastest
+
+NEARBY = 1.3
+"""What takes so many times the fastest as it is made may be the fastest in another order."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """What there is for a size, and what it takes."""
+
+    time_us: float
+    one: Alternative
+    mirrored_us: float = inf  # What it takes backwards
+
+    @property
+    def hoped_us(self) -> float:
+        """What it may take in another order."""
+        return min(self.time_us, self.mirrored_us)
+
+
+def about_us(body: Schedule | Forest, size_bytes: int, model: Model, near_us: float) -> float:
+    """Time of a body in the best number of pieces, if it is near; for ever, if it is not."""
+    return fastest(
+        body, size_bytes, model=model, keep_hops=False, below_us=near_us, give_up_us=near_us
+    ).time_us
+
+
+def as_it_is_us(body: Schedule, size_bytes: int, model: Model, below_us: float) -> float:
+    """Time of a schedule whose chunks are not cut."""
+    return fastest(body, size_bytes, model=model, pieces=1, keep_hops=False, below_us=below_us).time_us
+
+
+def for_size(one: Alternative, size_bytes: int) -> Alternative:
+    """An alternative that is meant for one size alone."""
+    return Alternative(name=one.name, made=one.made, planner=one.planner, size_bytes=size_bytes)

@@ -1,0 +1,186 @@
+"""Schedules for middle sizes that follow the shape of a network: boxes, groups behind switches, and hypercubes."""
+
+from __future__ import annotations
+
+from functools import cached_property
+
+from coppice.bounds.problem import Problem
+from coppice.collectives import Collective
+from coppice.comparison.sizes.candidates import NEARBY, Candidate, as_it_is_us, for_size
+from coppice.comparison.sizes.effort import MOST_RANKS
+from coppice.comparison.sizes.matched import LEAST_CHUNK_BYTES, in_full_lines
+from coppice.comparison.sizes.ordered import OrderSearch
+from coppice.planners.alternatives import Alternative, Timer
+from coppice.planners.choice import PlannerOutput
+from coppice.planners.cube_exchange import exchanged_in_cube
+from coppice.planners.ordering import turned_round
+from coppice.planners.over_boxes import exchanged_over_rails, shapes, spread_over_boxes
+from coppice.planners.over_groups import shared_over_groups, switch_groups
+from coppice.schedule.plan import Parameter
+from coppice.schedule.schedule import Schedule, in_pieces
+from coppice.schedule.verification.transfers import verify_schedule
+from coppice.simulation.channels import transport_profiles
+from coppice.simulation.models import Model
+from coppice.text import plural
+
+_MOST_SPREAD = 2**15
+"""Transfers of a broadcast over boxes that is looked at."""
+_MOST_SHARED, _MOST_SHARED_IN_VAIN = 2**15, 3
+"""Transfers of a broadcast over groups, or an exchange in a hypercube, and numbers of chunks, or of halvings, in a row
+that gain nothing."""
+_CUBE_PIECES = (1, 2, 3, 4, 6, 8, 12, 16)
+"""Pieces of an exchange in a hypercube: each needs all the steps, of which some runtimes have 64 at most."""
+
+
+class ShapedSchedules:
+    """Schedules that follow the shape of a problem's network.
+
+    Args:
+        time_us: What a body takes at a size.
+        ordering: Transfers that are simulated to find an order, for each size.
+    """
+
+    def __init__(self, problem: Problem, model: Model, time_us: Timer, ordering: int) -> None:
+        self.problem, self.model, self.time_us, self.ordering = problem, model, time_us, ordering
+        self._spread: dict[tuple[int, int], Schedule] = {}
+
+    def at(self, size_bytes: int, best_us: float) -> list[Candidate]:
+        """The fastest of each kind at a size, where it comes near the fastest of all there is."""
+        return [
+            *self.over_boxes(size_bytes, best_us),
+            *self.over_groups(size_bytes, best_us),
+            *self.in_cube(size_bytes, best_us),
+        ]
+
+    def over_boxes(self, size_bytes: int, best_us: float) -> list[Candidate]:
+        """What passes between boxes in few messages, with its time; of broadcasts and reductions the fastest one.
+
+        Terms that come late keep a sum waiting, which an order mends. So reductions are told apart by what they take
+        backwards, as broadcasts.
+        """
+        problem = self.problem
+        if problem.weights is not None or problem.topology.num_ranks > MOST_RANKS:
+            return []
+        if self._exchanged is not None:
+            time_us = self.time_us(self._exchanged.made.body, size_bytes)
+            return [Candidate(time_us, for_size(self._exchanged, size_bytes))]
+        found: list[Candidate] = []
+        fastest_in = 0
+        rows, apart = self._spread_rows
+        for segments, direct in shapes(rows, _MOST_SPREAD):
+            if found and segments > 2 * fastest_in:
+                break  # more of them have been slower
+            if (segments, direct) not in self._spread:
+                made = spread_over_boxes(problem, segments=segments, direct=direct, apart=apart)
+                assert made is not None
+                self._spread[segments, direct] = made
+            body = self._spread[segments, direct]
+            below_us = min([best_us * NEARBY, *(each.hoped_us for each in found)])
+            hoped_us = time_us = as_it_is_us(body, size_bytes, self.model, below_us)
+            if problem.collective is Collective.REDUCE:
+                hoped_us = min(hoped_us, as_it_is_us(turned_round(body), size_bytes, self.model, below_us))
+            if not found or hoped_us < found[-1].hoped_us:
+                parameters: dict[str, Parameter] = {
+                    "over_boxes": "apart" if apart else "spread",
+                    "segments": segments,
+                    "direct": direct,
+                }
+                made_for = PlannerOutput(body=body, parameters=parameters)
+                over = "ranks" if apart else "boxes"
+                name = f"spread over {over} in {plural(segments, 'segment')}"
+                one = Alternative(name=name, made=made_for, size_bytes=size_bytes)
+                found = [Candidate(time_us, one, mirrored_us=hoped_us)]
+                fastest_in = segments
+        return found
+
+    def in_cube(self, size_bytes: int, best_us: float) -> list[Candidate]:
+        """The fastest all-reduce on a hypercube that halves in some dimensions and exchanges in the others."""
+        found: list[Candidate] = []
+        in_vain = 0
+        for halvings, body in enumerate(self._cubes):
+            gained = False
+            for pieces in _CUBE_PIECES:
+                least = LEAST_CHUNK_BYTES * pieces * body.num_chunks if pieces > 1 else 0
+                if body.num_transfers * pieces > _MOST_SHARED or size_bytes < least:
+                    break
+                below_us = min([best_us * NEARBY, *(each.time_us for each in found)])
+                cut = in_pieces(body, pieces)
+                time_us = as_it_is_us(cut, size_bytes, self.model, below_us)
+                if time_us < below_us:
+                    gained = True
+                    parameters: dict[str, Parameter] = {"halvings": halvings, "pieces": pieces}
+                    name = f"exchange after {plural(halvings, 'halving')} in {plural(pieces, 'piece')}"
+                    made = PlannerOutput(body=cut, parameters=parameters)
+                    found = [Candidate(time_us, Alternative(name=name, made=made, size_bytes=size_bytes))]
+            in_vain = 0 if gained else in_vain + len(found)
+            if in_vain == _MOST_SHARED_IN_VAIN:
+                break
+        return found
+
+    @cached_property
+    def _cubes(self) -> list[Schedule]:
+        """All-reduces on a hypercube in all numbers of dimensions that are halved."""
+        ranks = self.problem.topology.num_ranks
+        if self.problem.weights is not None or not 2 < ranks <= MOST_RANKS or self.model.steps_bind:
+            return []
+        made = [exchanged_in_cube(self.problem, halvings=each) for each in range(ranks.bit_length() - 1)]
+        return [each for each in made if each is not None]
+
+    def over_groups(self, size_bytes: int, best_us: float) -> list[Candidate]:
+        """The fastest broadcast in which ranks of groups take turns to pass on, with its time."""
+        problem = self.problem
+        others = problem.topology.num_ranks - 1
+        if problem.root is None or others >= MOST_RANKS or not switch_groups(problem.topology):
+            return []
+        found: list[Candidate] = []
+        in_vain = 0
+        for chunks in self._in_lines(size_bytes, _MOST_SHARED // others):
+            body = shared_over_groups(problem, chunks=chunks)
+            if body is None or in_vain == _MOST_SHARED_IN_VAIN:
+                break
+            below_us = min([best_us * NEARBY, *(each.hoped_us for each in found)])
+            hoped_us = time_us = as_it_is_us(body, size_bytes, self.model, below_us)
+            if problem.collective is Collective.REDUCE:
+                hoped_us = min(hoped_us, as_it_is_us(turned_round(body), size_bytes, self.model, below_us))
+            in_vain += len(found)
+            if hoped_us < below_us:
+                in_vain = 0
+                parameters: dict[str, Parameter] = {"over_groups": True, "chunks": chunks}
+                name = f"shared over groups in {plural(chunks, 'chunk')}"
+                made = PlannerOutput(body=body, parameters=parameters)
+                one = Alternative(name=name, made=made, size_bytes=size_bytes)
+                found = [Candidate(time_us, one, mirrored_us=hoped_us)]
+        for each in [found[0].one] if found and problem.collective is Collective.REDUCE else []:
+            search = OrderSearch(each.made.body, self.model, self.ordering)
+            mirrored = search.mirrored(size_bytes)
+            if mirrored is not None and verify_schedule(mirrored.schedule, relay_gpus=True).ok:
+                found.append(Candidate(mirrored.time_us, mirrored.alternative(each, size_bytes)))
+        return found
+
+    def _in_lines(self, size_bytes: int, most: int) -> list[int]:
+        """Numbers of chunks up to so many: powers of two and half as many more, and those that fill lines."""
+        profiles = transport_profiles(self.model, self.problem.topology)
+        about = {least * 2**doubled // 2 for least in (2, 3) for doubled in range(most.bit_length())} | {most}
+        numbers = {in_full_lines(each, size_bytes, chunks) for each in profiles for chunks in about}
+        return sorted(each for each in numbers if each <= min(most, -(-size_bytes // LEAST_CHUNK_BYTES)))
+
+    @cached_property
+    def _exchanged(self) -> Alternative | None:
+        """An all-reduce that crosses between boxes once."""
+        body = exchanged_over_rails(self.problem)
+        if body is None:
+            return None
+        made = PlannerOutput(body=body, parameters={"over_boxes": "exchange"})
+        return Alternative(name="exchange over rails", made=made)
+
+    @cached_property
+    def _spread_rows(self) -> tuple[int, bool]:
+        """Transfers of a segment of a broadcast over boxes, and whether these are single ranks as there are no others.
+
+        More transfers than are looked at where there is none.
+        """
+        for apart in (False, True):
+            body = spread_over_boxes(self.problem, segments=1, direct=0, apart=apart)
+            if body is not None:
+                return body.num_transfers, apart
+        return _MOST_SPREAD + 1, False
