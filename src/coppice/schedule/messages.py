@@ -21,7 +21,7 @@ from numpy.typing import NDArray
 from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.errors import InputError
-from coppice.rows import begins_run, offsets
+from coppice.rows import begins_run, distinct, offsets
 from coppice.schedule.columns import require_well_formed
 from coppice.schedule.forest import Forest, expanded
 from coppice.schedule.loads import exact_total
@@ -375,6 +375,6 @@ def _after(schedule: Schedule, message: NDArray[np.int64]) -> tuple[NDArray[np.i
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
     waits = np.repeat(message, np.diff(schedule.after_start))
     count = int(message.max()) + 1
-    pairs = np.unique(waits * count + message[schedule.after])
+    pairs, _ = distinct(waits * count + message[schedule.after])
     start = offsets(np.bincount(pairs // count, minlength=count))
     return start, (pairs % count).astype(np.int32)

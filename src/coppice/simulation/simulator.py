@@ -18,7 +18,7 @@ from coppice import _core
 from coppice.arguments import checked
 from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.rows import offsets
+from coppice.rows import distinct, offsets
 from coppice.schedule.files.plan_file import body_of
 from coppice.schedule.forest import Forest
 from coppice.schedule.loads import grouped_sums
@@ -493,7 +493,7 @@ def _joins(body: Schedule | Forest) -> bool:
     if int(body.step.max()) >= 2 * ranks.bit_length():
         return False
     ways = (body.step.astype(np.int64) * ranks + body.src) * ranks + body.dst
-    return _JOINED * len(np.unique(ways)) <= body.num_transfers
+    return _JOINED * len(distinct(ways)[0]) <= body.num_transfers
 
 
 def _best_pieces(

@@ -15,6 +15,7 @@ import numpy as np
 
 from coppice.collectives import Collective
 from coppice.errors import UnreachableError
+from coppice.rows import distinct
 from coppice.schedule.columns import schedule_defects
 from coppice.schedule.loads import LinkLoads, grouped_sums, schedule_loads
 from coppice.schedule.schedule import Schedule, hops_of, routed
@@ -28,7 +29,7 @@ _SHOWN = 8
 def num_connections(schedule: Schedule) -> int:
     """Number of different (sender, receiver, path)."""
     pair = schedule.src.astype(np.int64) * schedule.topology.num_ranks + schedule.dst
-    return len(np.unique(pair * len(schedule.path_start) + schedule.path + 1))
+    return len(distinct(pair * len(schedule.path_start) + schedule.path + 1)[0])
 
 
 def find_deadlock(schedule: Schedule) -> str | None:
