@@ -2,6 +2,7 @@
 #include "bindings.h"
 
 void init_breadth_first(nb::module_& m);
+void init_circuits(nb::module_& m);
 void init_feasibility(nb::module_& m);
 void init_forests(nb::module_& m);
 void init_low_trees(nb::module_& m);
@@ -22,6 +23,7 @@ void init_two_stage(nb::module_& m);
 NB_MODULE(_core, m) {
   m.doc() = "Native core of Coppice, planning and simulation: arrays in, arrays out.";
   init_breadth_first(m);
+  init_circuits(m);
   init_feasibility(m);
   init_forests(m);
   init_low_trees(m);

@@ -4,7 +4,10 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <limits>
+#include <numeric>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "tacos/tacos.h"
@@ -25,6 +28,7 @@ struct Layout {
   std::vector<std::vector<Rank>> neighbours;  // ranks that a rank's channels lead to, each once
   std::vector<std::int32_t> gate;             // per rank, a port that all channels into it take, or -1
   std::vector<std::int32_t> way_out;          // likewise of all channels out of it
+  std::vector<Time> least_hold;               // per rank, for how long a chunk holds its gate at least; 0 without one
   bool shared = false;                        // some port is on two channels, or free at another time than its chunk comes
 
   Layout(const ChannelNetwork& net, const ChunkDemand& wanted)
@@ -54,7 +58,24 @@ struct Layout {
     for (std::size_t v = 0; v < ranks; ++v) {
       gate.push_back(common_port(into[v]));
       way_out.push_back(common_port(out[v]));
+      Time least = gate.back() < 0 ? 0 : std::numeric_limits<Time>::max();
+      for (Channel k : into[v])
+        for (auto i = net.port_start[at(k)]; i < net.port_start[at(k) + 1]; ++i)
+          if (net.port[at(i)] == gate.back()) least = std::min(least, net.hold[at(i)]);
+      least_hold.push_back(least);
     }
+    by_ends_.resize(net.src.size());
+    std::iota(by_ends_.begin(), by_ends_.end(), Channel{0});
+    std::stable_sort(by_ends_.begin(), by_ends_.end(), [&](Channel a, Channel b) { return ends(a) < ends(b); });
+    ends_start_.assign(ranks * ranks + 1, 0);
+    for (Channel k : by_ends_) ++ends_start_[ends(k) + 1];
+    std::partial_sum(ends_start_.begin(), ends_start_.end(), ends_start_.begin());
+  }
+
+  /// Channels from u to v.
+  std::pair<const Channel*, const Channel*> between(Rank u, Rank v) const {
+    const std::size_t pair = at(u) * into.size() + at(v);
+    return {by_ends_.data() + ends_start_[pair], by_ends_.data() + ends_start_[pair + 1]};
   }
 
   static std::size_t at(std::int64_t index) { return static_cast<std::size_t>(index); }
@@ -64,6 +85,8 @@ struct Layout {
   }
 
  private:
+  std::size_t ends(Channel k) const { return at(network.src[at(k)]) * into.size() + at(network.dst[at(k)]); }
+
   std::int32_t common_port(const std::vector<Channel>& channels) const {
     if (channels.empty()) return -1;
     for (std::int32_t port : ports(channels.front())) {
@@ -74,6 +97,9 @@ struct Layout {
     }
     return -1;
   }
+
+  std::vector<Channel> by_ends_;          // channels in the order of their ends
+  std::vector<std::size_t> ends_start_;   // per pair of ranks, where its channels begin there
 };
 
 }  // namespace coppice::tacos

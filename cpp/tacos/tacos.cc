@@ -70,6 +70,7 @@ class Attempt {
     Time now = 0;
     while (true) {
       poll(stop);
+      if (is_late(now, limit)) return {};
       match(now);
       const Time next = std::min(arrivals_.empty() ? kNever : arrivals_.top().first,
                                  port_times_.empty() ? kNever : port_times_.top());
@@ -185,27 +186,76 @@ class Attempt {
     if (layout_.shared)
       for (std::size_t i = visit_.size(); i > 1; --i) std::swap(visit_[i - 1], visit_[random_.below(i)]);
     // Nothing comes from ranks that have nothing, or whose way out is taken: they are told once for all receivers.
-    std::size_t sending = 0;
+    senders_.clear();
     for (std::size_t u = 0; u < ranks_; ++u) {
       const std::int32_t port = layout_.way_out[u];
       sends_[u] = !held_[u].empty() && (port < 0 || port_free_[at(port)] <= now);
-      sending += sends_[u];
+      if (sends_[u] != 0) senders_.push_back(static_cast<Rank>(u));
     }
-    if (sending == 0) return;
+    if (senders_.empty()) return;
     for (Rank rank : visit_) {
       const std::size_t v = at(rank);
       if (wanted_[v] == 0 && under_way_[v].empty()) continue;
       if (layout_.gate[v] >= 0 && port_free_[at(layout_.gate[v])] > now) continue;
-      open_.clear();
-      for (Channel k : layout_.into[v])
-        if (sends_[at(net_.src[at(k)])] != 0 && free(k, now)) open_.push_back(k);
-      while (!open_.empty() && wanted_[v] > 0 && draw(v, now)) {
-        std::erase_if(open_, [&](Channel k) { return !free(k, now); });
+      if (wanted_[v] > 0) {
+        open_channels(v, now, true);
+        while (!open_.empty() && wanted_[v] > 0 && draw(v, now)) {
+          std::erase_if(open_, [&](Channel k) { return !free(k, now); });
+        }
       }
+      if (!comes_late(v, now)) continue;
+      open_channels(v, now, false);
       while (!open_.empty() && overtake(v, now)) {
         std::erase_if(open_, [&](Channel k) { return !free(k, now); });
       }
     }
+  }
+
+  /// Free channels into v, the shortest duration first; `useful`: only those at whose ends there is what v wants.
+  void open_channels(std::size_t v, Time now, bool useful) {
+    open_.clear();
+    if (2 * senders_.size() >= layout_.into[v].size()) {
+      for (Channel k : layout_.into[v])
+        if (sends_[at(net_.src[at(k)])] != 0 && (!useful || offers(net_.src[at(k)], v)) && free(k, now)) open_.push_back(k);
+      return;
+    }
+    for (Rank u : senders_) {
+      const auto [first, end] = layout_.between(u, static_cast<Rank>(v));
+      if (first == end || (useful && !offers(u, v))) continue;
+      for (auto k = first; k != end; ++k)
+        if (free(*k, now)) open_.push_back(*k);
+    }
+    std::sort(open_.begin(), open_.end(), [&](Channel a, Channel b) {
+      return std::pair(duration(a), a) < std::pair(duration(b), b);
+    });
+  }
+
+  bool offers(Rank u, std::size_t v) const {
+    const Word *has = &has_[at(u) * words_], *wants = &want_[v * words_];
+    for (std::size_t w = 0; w < words_; ++w)
+      if ((has[w] & wants[w]) != 0) return true;
+    return false;
+  }
+
+  /// Something on its way to v could come sooner by the quickest channel.
+  bool comes_late(std::size_t v, Time now) const {
+    if (layout_.into[v].empty()) return false;
+    const Time soonest = now + duration(layout_.into[v].front());
+    return std::any_of(under_way_[v].begin(), under_way_[v].end(), [&](std::int32_t id) {
+      return !flights_[at(id)].doubled && flights_[at(id)].arrive > soonest;
+    });
+  }
+
+  /// Some rank cannot have all that it wants in time, as its gate serves one chunk after the other.
+  bool is_late(Time now, Time limit) const {
+    for (std::size_t v = 0; v < ranks_; ++v) {
+      // What is on its way twice may come as something else.
+      const std::int64_t more = wanted_[v] - static_cast<std::int64_t>(under_way_[v].size());
+      if (layout_.gate[v] < 0 || more <= 0) continue;
+      const Time begin = std::max(now, port_free_[at(layout_.gate[v])]);
+      if ((more - 1) * layout_.least_hold[v] > limit - begin - duration(layout_.into[v].front())) return true;
+    }
+    return false;
   }
 
   /// Starts one wanted chunk over a free channel into v, if there is one.
@@ -329,7 +379,7 @@ class Attempt {
   using Arrival = std::pair<Time, std::int32_t>;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
   std::priority_queue<Time, std::vector<Time>, std::greater<>> port_times_;
-  std::vector<Rank> everyone_, visit_;
+  std::vector<Rank> everyone_, visit_, senders_;
   std::vector<Channel> open_, fitting_;
   std::vector<Chunk> rarest_, replacements_;
   std::int64_t left_ = 0;  // chunks that have still to come, over all ranks

@@ -258,6 +258,19 @@ def recreate(
 def simulate_messages(
     traffic: SimpleNamespace, fabric: SimpleNamespace, options: SimpleNamespace
 ) -> dict[str, Any]: ...
+def route_circuits(
+    num_nodes: int,
+    tail: NDArray[np.int32],
+    head: NDArray[np.int32],
+    rate: NDArray[np.float64],
+    fixed: NDArray[np.float64],
+    terminals: NDArray[np.int32],
+    parts: int,
+    power: NDArray[np.int32],
+    message: NDArray[np.float64],
+    fullest: float,
+    even: float,
+) -> tuple[float, NDArray[np.float64], NDArray[np.int64], NDArray[np.int32]]: ...
 def quickest_to(
     num_nodes: int,
     src: NDArray[np.int32],

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 
 from bounds.sizes.test_least_times import drawn
+from coppice import _core
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.planners.ordering import by_longest_way
@@ -18,6 +19,7 @@ from coppice.simulation.least_time import LeastTimes
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
 from coppice.topology.presets import preset
+from reference.circuits import LoadedLinks
 
 DRAGONFLY = Problem(preset("dragonfly", groups=5, routers_per_group=2, gpus_per_router=2), "all_to_all")
 
@@ -48,6 +50,35 @@ def test_routes_on_drawn_networks(seed: int) -> None:
     made = least_waiting(found, np.ones(topology.num_links), rng.choice((0.0, 1.0)))
     verify_schedule(made, relay_gpus=True).require_ok()
     assert made.num_chunks == parts * topology.num_ranks * (topology.num_ranks - 1)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_as_the_reference(seed: int) -> None:
+    """The native kernel takes the same links as plain Python, whose loads are as exact."""
+    rng = random.Random(f"circuits {seed}")
+    topology = drawn(rng, most=8) if seed else preset("dragonfly", groups=3, routers_per_group=2)
+    parts, rounds = rng.choice((1, 2, 3)), [(rng.choice((1, 4, 8, 16)), rng.random()) for _ in range(4)]
+    rate = [rng.choice((1.0, 2.0, 3.5)) for _ in range(topology.num_links)]
+    fixed = [rng.choice((0.0, 0.25, 1.0)) for _ in range(topology.num_links)]
+    ends = topology.rank_nodes.tolist(), topology.src.tolist(), topology.dst.tolist()
+    slow = LoadedLinks(*ends, rate, fixed, 4.0)
+    load, routes = slow.routed(parts, rounds, 1.001)
+    found_load, loads, start, links = _core.route_circuits(
+        topology.num_nodes,
+        topology.src,
+        topology.dst,
+        np.array(rate),
+        np.array(fixed),
+        topology.rank_nodes.astype(np.int32),
+        parts,
+        np.array([power for power, _ in rounds], dtype=np.int32),
+        np.array([message for _, message in rounds]),
+        4.0,
+        1.001,
+    )
+    assert found_load == load
+    assert loads.tolist() == slow.loads
+    assert [links[a:b].tolist() for a, b in pairwise(start)] == [routes[key] for key in sorted(routes)]
 
 
 def test_only_blocks_that_have_to_take_full_links() -> None:

@@ -144,6 +144,7 @@ def plan_for(
     in_any_order: dict[int, tuple[str, float]] = {}
     untried: dict[str, None] = {}
     known: dict[tuple[int, int], float] = {}
+    reached: dict[tuple[int, int], float] = {}  # what was made for a size took so long when it was found
     bodies: dict[int, Forest | Schedule] = {}  # live as long as this call: times are known by identity
 
     def time_us(body: Forest | Schedule, size_bytes: int) -> float:
@@ -151,7 +152,9 @@ def plan_for(
         if key not in known:
             # For one size nobody asks how much slower another one is, unless its order may be at fault.
             best_us = min((us for (_, size), us in known.items() if size == size_bytes), default=inf)
+            reached_us = reached.get(key, inf)
             near_us = best_us * NEARBY if len(wanted) == 1 else inf
+            near_us = min(near_us, reached_us)
             most = pieces_at_most(posed, body)
             found = fastest(
                 body,
@@ -160,11 +163,11 @@ def plan_for(
                 most=most,
                 keep_hops=False,
                 below_us=near_us,
-                give_up_us=near_us,
+                give_up_us=near_us * (1 + _ROUNDING),
                 least_us=floors.get(size_bytes),
             ).time_us
             # Another number of pieces may be taken than the first one that undercuts.
-            if found < best_us and near_us < inf and most == MOST_PIECES:
+            if found < min(best_us, reached_us * (1 - _ROUNDING)) and near_us < inf and most == MOST_PIECES:
                 found = fastest(
                     body,
                     size_bytes,
@@ -173,6 +176,7 @@ def plan_for(
                     keep_hops=False,
                     least_us=floors.get(size_bytes),
                 ).time_us
+            found = min(found, reached_us)
             known[key] = found
         return known[key]
 
@@ -181,10 +185,12 @@ def plan_for(
     ) -> list[Alternative]:
         search = SizeSearch(posed, assumed, tuple(made), time_us, budget, plain=bound_of(posed), say=say)
         found = [(size, *each) for size in wanted for each in search.at(size, limits[size])]
-        for size, one, reached_us in found:
+        for size, one, found_us in found:
             body = one.made.body
+            key = id(bodies.setdefault(id(body), body)), size
+            reached[key] = found_us
             if isinstance(body, Forest):  # rows were timed in more pieces than they are worth being cut into
-                known[id(bodies.setdefault(id(body), body)), size] = reached_us
+                known[key] = found_us
         return [one for _, one, _ in found]
 
     def choose(variants: Iterator[Alternative]) -> Alternative:

@@ -21,7 +21,7 @@ from dataclasses import replace
 import numpy as np
 from numpy.typing import NDArray
 
-from coppice.rows import offsets
+from coppice.rows import distinct, offsets
 from coppice.schedule.schedule import Op, Schedule, in_pieces
 
 _STRICT_US = 1e-6
@@ -163,25 +163,27 @@ def held_back(
     rows, due, done = reordered(schedule, order), due_us[order], done_us[order]
     ways = rows.path if each_way else np.zeros(len(order), dtype=np.int32)
     out_of = _by_rank(rows.src, schedule.topology.num_ranks)
-    waiting, awaited = [], []
+    waits = [np.zeros(0, dtype=np.int64)]
     for rank, into in enumerate(_by_rank(rows.dst, schedule.topology.num_ranks)):
         out = out_of[rank]
-        for way in np.unique(ways[into]).tolist():
-            came = into[ways[into] == way]
-            came = came[np.argsort(done[came], kind="stable")]
-            last = np.searchsorted(done[came], due[out] + _STRICT_US, side="right") - 1
-            waiting.append(out[last >= 0])
-            awaited.append(came[last[last >= 0]])
-    after, before = (
-        np.concatenate(column, dtype=np.int64) if column else out_of[0] for column in (waiting, awaited)
-    )
-    # What a row sends it waits for anyhow; and none waits for a later one, should both be at one time.
-    waits = (before < after) & (rows.chunk[before] != rows.chunk[after])
-    after, before = after[waits], before[waits]
+        came = into[np.argsort(done[into], kind="stable")]
+        way_of, way = np.unique(ways[came], return_inverse=True)
+        # Per way and row that is sent, the last receipt by then: each is first put where it is the last one.
+        last = np.full((len(way_of), len(out) + 1), -1, dtype=np.int64)
+        last[way, np.searchsorted(due[out] + _STRICT_US, done[came], side="left")] = came
+        place = np.where(last >= 0, np.arange(len(out) + 1), 0)
+        np.maximum.accumulate(place, axis=1, out=place)
+        before = np.take_along_axis(last, place, axis=1)[:, :-1]
+        after = np.broadcast_to(out, before.shape)
+        # What a row sends it waits for anyhow; and none waits for a later one, should both be at one time.
+        needed = (before >= 0) & (before < after) & (rows.chunk[before] != rows.chunk[after])
+        waits.append(after[needed] * len(order) + before[needed])
+    pairs, _ = distinct(np.concatenate(waits))
+    after, before = np.divmod(pairs, len(order))
     return replace(
         rows,
         after_start=offsets(np.bincount(after, minlength=len(order))),
-        after=before[np.lexsort((before, after))].astype(np.int32),
+        after=before.astype(np.int32),
     )
 
 

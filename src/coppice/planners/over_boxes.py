@@ -16,6 +16,7 @@ last would come too late to be passed on: of the last segments the root's box se
 from __future__ import annotations
 
 from collections.abc import Sequence
+from functools import lru_cache
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
@@ -32,6 +33,7 @@ _LEVELS = 4
 """Transfers of a part that follow each other at most: to a rail, to a box, to another one, to the members."""
 
 
+@lru_cache(maxsize=8)
 def rails(topology: Topology) -> tuple[tuple[tuple[int, ...], ...], tuple[int, ...]] | None:
     """Boxes of equal numbers of ranks, and the numbers of members that reach those of equal number in all other boxes.
 

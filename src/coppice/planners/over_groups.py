@@ -15,6 +15,7 @@ A reduction is the mirror of it.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from functools import lru_cache
 
 import numpy as np
 
@@ -30,6 +31,7 @@ from coppice.topology.model import Topology
 _LEVELS = 3
 
 
+@lru_cache(maxsize=8)
 def switch_groups(topology: Topology) -> tuple[tuple[int, ...], ...]:
     """Ranks in groups that hang together without the narrow links between switches; none where there are no such.
 

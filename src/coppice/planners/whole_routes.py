@@ -4,7 +4,7 @@ The routes of a concurrent flow split blocks into shares as they come, which tak
 long as they like. Here every block takes one path, of as few messages as possible, so that links are loaded alike:
 
 1. Blocks are routed one by one, and again in rounds, a link costing the more the fuller it is, to an ever higher power,
-   as in the routing of circuits (McMurchie and Ebeling, "PathFinder", FPGA 1995). The round of least load is taken.
+   as in the routing of circuits (cpp/flow/circuits.h). The round of least load is taken.
 2. Then they are routed anew, with links that were full a long way from the begin: only those blocks take them that have
    to, on as few of them as they can (in a flow of the best rate every path is a shortest one by lengths of full links).
 
@@ -15,15 +15,15 @@ busiest link has most left to carry, less what waits before its links already, w
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 from heapq import heapify, heappop, heappush
+from itertools import pairwise
 from math import inf
-from typing import TypeAlias
 
 import numpy as np
 from numpy.typing import NDArray
 
+from coppice import _core
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.planners.flow import schedule_of_paths
@@ -40,9 +40,6 @@ _LONGER, _FULL = 4.0, 8
 _FULLEST = 4.0
 """Loads above this share of the least possible one are alike."""
 _EVEN = 1.001
-
-_Part: TypeAlias = tuple[int, int, int]
-"""Sender, receiver, and number of a part."""
 
 
 @dataclass(frozen=True, eq=False, kw_only=True)
@@ -77,89 +74,40 @@ def whole_routes(problem: Problem, plain: Bound, *, parts: int = 1) -> WholeRout
         >>> len(found.links), found.load, max(map(len, found.links))
         (12, 1.0, 2)
     """
-    first = _LoadedLinks(problem, float(plain.inv_rate), [0.0] * problem.topology.num_links)
-    load, _ = first.routed(1)
-    full = [_LONGER * (each / load) ** _FULL for each in first.loads]
-    again = _LoadedLinks(problem, float(plain.inv_rate), full)
-    load, routes = again.routed(parts)
-    links = tuple(tuple(routes[key]) for key in sorted(routes))
+    topology = problem.topology
+    rate = float(plain.inv_rate) * topology.capacity / topology.denominator
+    fixed = np.where(topology.rank[topology.src] >= 0, 1.0, _WITHIN)
+    load, loads, _ = _routed(problem, rate, fixed, 1)
+    longer = [_LONGER * (each / load) ** _FULL for each in loads.tolist()]
+    load, _, links = _routed(problem, rate, fixed + longer, parts)
     return WholeRoutes(problem=problem, parts=parts, links=links, load=load)
 
 
-class _LoadedLinks:
-    """Loads of links, and the cheapest paths under them."""
+def _routed(
+    problem: Problem, rate: NDArray[np.float64], fixed: NDArray[np.float64], parts: int
+) -> tuple[float, NDArray[np.float64], tuple[tuple[int, ...], ...]]:
+    """Load of the fullest link in the best round, loads of all links after the last one, and the routes.
 
-    def __init__(self, problem: Problem, least: float, longer: Sequence[float]) -> None:
-        topology = problem.topology
-        self.nodes = topology.rank_nodes.tolist()
-        self.rate = [least * each / topology.denominator for each in topology.capacity.tolist()]
-        self.load = [0.0] * topology.num_links
-        self.narrowest = min(self.rate)
-        self.tail = topology.src.tolist()
-        self.fixed = [
-            (1.0 if topology.rank[tail] >= 0 else _WITHIN) + more
-            for tail, more in zip(self.tail, longer, strict=True)
-        ]
-        self.out: list[list[tuple[int, int]]] = [[] for _ in range(topology.num_nodes)]
-        for link, (tail, head) in enumerate(zip(self.tail, topology.dst.tolist(), strict=True)):
-            self.out[tail].append((head, link))
-
-    def routed(self, parts: int) -> tuple[float, dict[_Part, list[int]]]:
-        """Least load of a round, and its routes; all loads are as the last one left them."""
-        ranks, share = len(self.nodes), 1 / parts
-        chosen: dict[_Part, list[int]] = {}
-        best: tuple[float, dict[_Part, list[int]]] = inf, {}
-        for power, message in _ROUNDS:
-            for sender in range(ranks):
-                for part in range(parts):
-                    for away in range(1, ranks):
-                        key = sender, (sender + away) % ranks, part
-                        self.add(chosen.get(key, ()), -share)
-                        target = self.nodes[key[1]]
-                        chosen[key] = self.path(self.nodes[sender], target, share, power, message)
-                        self.add(chosen[key], share)
-            fullest = max(self.loads)
-            if fullest < best[0] - _EVEN + 1:
-                best = fullest, dict(chosen)
-            if fullest <= _EVEN:
-                break
-        return best
-
-    @property
-    def loads(self) -> list[float]:
-        """Load of each link, to the least possible one of the fullest."""
-        return [load / rate for load, rate in zip(self.load, self.rate, strict=True)]
-
-    def add(self, links: Sequence[int], share: float) -> None:
-        """Load a path, or unload it."""
-        for link in links:
-            self.load[link] += share
-
-    def path(self, source: int, target: int, share: float, power: int, message: float) -> list[int]:
-        """Links of the cheapest path (Dijkstra)."""
-        far = [inf] * len(self.out)
-        via = [-1] * len(self.out)
-        far[source] = 0.0
-        heap = [(0.0, source)]
-        rate, load, fixed, unit = self.rate, self.load, self.fixed, message / self.narrowest
-        while heap:
-            so_far, node = heappop(heap)
-            if node == target:
-                break
-            if so_far > far[node]:
-                continue
-            for head, link in self.out[node]:
-                full = min((load[link] + share) / rate[link], _FULLEST)
-                cost = so_far + fixed[link] * unit + full**power / rate[link]
-                if cost < far[head]:
-                    far[head], via[head] = cost, link
-                    heappush(heap, (cost, head))
-        found: list[int] = []
-        node = target
-        while node != source:
-            found.append(via[node])
-            node = self.tail[via[node]]
-        return found[::-1]
+    Args:
+        rate: Load of each link that is full.
+        fixed: What a message costs on each link.
+    """
+    topology = problem.topology
+    load, loads, start, links = _core.route_circuits(
+        topology.num_nodes,
+        topology.src,
+        topology.dst,
+        rate,
+        fixed,
+        topology.rank_nodes.astype(np.int32),
+        parts,
+        np.array([power for power, _ in _ROUNDS], dtype=np.int32),
+        np.array([message for _, message in _ROUNDS]),
+        _FULLEST,
+        _EVEN,
+    )
+    ends, every = start.tolist(), links.tolist()
+    return load, loads, tuple(tuple(every[begin:end]) for begin, end in pairwise(ends))
 
 
 def least_waiting(routes: WholeRoutes, part_us: NDArray[np.float64], message_us: float) -> Schedule:

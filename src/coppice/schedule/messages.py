@@ -179,7 +179,9 @@ def messages_of_routed(
     else:
         num_bytes, added = _summed(row_bytes, message, count), _summed(added, message, count)
         num_rows = np.bincount(message, minlength=count).astype(np.int32)
-    send_gate, receive_gate, chained = _gates(schedule, first_row, steps_bind=steps_bind)
+    send_gate, receive_gate, chained = _gates_of_pieces(
+        rows.schedule, pieces, schedule, first_row, steps_bind=steps_bind
+    )
     after_start, after = _after(schedule, message)
     return Messages(
         topology=topology,
@@ -340,6 +342,19 @@ def _summed(values: NDArray[np.int64], group: NDArray[np.int64], count: int) -> 
     sums = np.zeros(count, dtype=np.int64)
     np.add.at(sums, group, values)
     return sums
+
+
+def _gates_of_pieces(
+    whole: Schedule, pieces: int, schedule: Schedule, first_row: NDArray[np.int64], *, steps_bind: bool
+) -> tuple[NDArray[np.int32], NDArray[np.int32], NDArray[np.uint8]]:
+    """Gates of a schedule whose chunks were cut into pieces: without steps each piece has those of the whole."""
+    if pieces == 1 or not whole.num_transfers or whole.step[0] >= 0:
+        return _gates(schedule, first_row, steps_bind=steps_bind)
+    send_gate, receive_gate, chained = _gates(
+        whole, np.arange(whole.num_transfers, dtype=np.int64), steps_bind=steps_bind
+    )
+    shift = np.repeat(np.arange(pieces, dtype=np.int32) * np.int32(len(chained)), whole.num_transfers)
+    return np.tile(send_gate, pieces) + shift, np.tile(receive_gate, pieces) + shift, np.tile(chained, pieces)
 
 
 def _gates(

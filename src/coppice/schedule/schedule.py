@@ -178,7 +178,7 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
         raise InputError(
             "expected rows with steps or with dependencies, found both: they cannot be cut into pieces."
         )
-    order = np.argsort(step, kind="stable") if (step >= 0).any() else np.arange(len(step))
+    order = np.argsort(step, kind="stable") if (step >= 0).any() else slice(None)
     return replace(
         schedule,
         chunk_slot=np.repeat(schedule.chunk_slot, pieces),

@@ -44,6 +44,8 @@ MOST_ROWS = 2**15
 """Transfers of a schedule that is matched."""
 MOST_ROWS_OF_RANK = 2**9
 """The same for each of its ranks: programs of more do not fit the thread blocks of GPU runtimes."""
+_COMPARED = 2**9
+"""Words of sets that are compared for a transfer in the time that it takes beside."""
 LEAST_CHUNK_BYTES = 64
 ATTEMPTS, _SCANNED = 9, 2
 """Attempts at the best number of chunks, which take the rules in turn, and at each number to find the best one."""
@@ -75,7 +77,7 @@ class Matcher:
     """Matchings of a problem under a model.
 
     Args:
-        budget: Transfers that are matched at most, for each size.
+        budget: Transfers that are matched at most, for each size; they count more where there are very many chunks.
     """
 
     def __init__(self, problem: Problem, model: Model, budget: int) -> None:
@@ -160,7 +162,7 @@ class Matcher:
                 if rows > self._most_rows or (chunks > 1 and chunk_bytes < LEAST_CHUNK_BYTES):
                     in_vain = _IN_VAIN
                     continue
-                left -= _SCANNED * rows
+                left -= _SCANNED * self._work(demand)
                 if left < 0:
                     break
                 costs = self._costs(profile, size_bytes, chunk_bytes)
@@ -174,7 +176,7 @@ class Matcher:
                     in_vain += 1
             if best is None:
                 continue
-            attempts = min(ATTEMPTS, left // max(1, self._rows(best.demand)))
+            attempts = min(ATTEMPTS, left // max(1, self._work(best.demand)))
             if attempts > _SCANNED:
                 costs = self._costs(profile, size_bytes, self._chunk_bytes(best.demand, size_bytes))
                 again = self._matched(costs, best.demand, best.chunks, attempts, best.time_us)
@@ -249,6 +251,11 @@ class Matcher:
         ranks, reduces = self.problem.topology.num_ranks, self.problem.collective is Collective.ALL_REDUCE
         rows = int(np.where(demand.target < 0, ranks - 1, demand.target != demand.source).sum())
         return 2 * rows if reduces else rows
+
+    def _work(self, demand: Demand) -> int:
+        """Transfers of a matching, each as often as the sets of chunks are large that are compared for it."""
+        words, channels = len(demand.slot) // 64, self.problem.topology.num_ranks - 1
+        return self._rows(demand) * (1 + words * channels // _COMPARED)
 
     def _chunk_bytes(self, demand: Demand, size_bytes: int) -> int:
         """Bytes of a chunk, the longest one."""

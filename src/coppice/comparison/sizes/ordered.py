@@ -324,7 +324,8 @@ class OrderSearch:
         done_us = last_us - found.timeline.start_us[::-1]
         free = reordered(forwards, np.argsort(begin_us, kind="stable"))
         best = self._timed(free, size_bytes, found.pieces, found.profile)
-        if self.alike is not None:
+        # Held back they are to take what the mirror takes.
+        if self.alike is not None or best.time_us <= found.time_us * (1 + _LEAST_GAIN):
             return best
         bound = held_back(forwards, begin_us, done_us, each_way=True)
         return _faster(best, self._timed(bound, size_bytes, found.pieces, found.profile))

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from functools import cached_property
+from math import inf
 
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
@@ -35,6 +36,9 @@ _MOST_ORDERED, _MOST_REWORKED = 5, 3
 _LOADED = 0.1
 """Trees are packed in weights where links that are full all the time take this share of the fastest time: weights spare
 links, not hops."""
+
+_ROUNDING = 1e-9
+"""What a time in floating point may be off by."""
 
 
 class SizeSearch:
@@ -87,22 +91,35 @@ class SizeSearch:
         )
         ordered = self._in_order(near[:_MOST_ORDERED], size_bytes, lowest.time_us, limit_us)
         best = (lowest.one, lowest.time_us) if ordered is None else ordered
-        ones = [best[0], *(each.one for each in near if each.one is not best[0])]
+        ones = [best, *((each.one, each.time_us) for each in near if each.one is not best[0])]
         best = self._reworked(ones, size_bytes, best[1], best_us, limit_us) or best
         return [best] if best[1] < best_us else []
 
     def _reworked(
-        self, ones: Sequence[Alternative], size_bytes: int, least_us: float, best_us: float, limit_us: float
+        self,
+        ones: Sequence[tuple[Alternative, float]],
+        size_bytes: int,
+        least_us: float,
+        best_us: float,
+        limit_us: float,
     ) -> tuple[Alternative, float] | None:
-        """One of the alternatives or of what was matched, improved, if that is faster than ``least_us``."""
+        """One of the alternatives or of what was matched, improved, if that is faster than ``least_us``.
+
+        Args:
+            ones: Alternatives, with what they take.
+        """
         below_us = least_us * (1 - ORDER_GAIN)
         if below_us <= limit_us:
             return None
         self.say("reworking schedules")
         profiles = {each.name: each for each in transport_profiles(self.model, self.problem.topology)}
         starts: list[tuple[Alternative, ReworkStart]] = []
-        for one in ones[:_MOST_REWORKED]:
-            timeline = fastest(one.made.body, size_bytes, model=self.model, keep_hops=False)
+        for one, known_us in ones[:_MOST_REWORKED]:
+            # In which protocol and pieces it takes what it is known to take.
+            enough_us = known_us * (1 + _ROUNDING) if known_us < inf else 0.0
+            timeline = fastest(
+                one.made.body, size_bytes, model=self.model, keep_hops=False, enough_us=enough_us
+            )
             start = ReworkStart(
                 body=one.made.body, profile=profiles[timeline.protocol], pieces=timeline.pieces
             )
