@@ -1,12 +1,13 @@
 """How far the fastest schedule found for a size is from the least time of that size, on fourteen clusters.
 
-    python benchmarks/every_size.py [--only PATTERN] [--again] [--model NAME] [--write]
+    python benchmarks/every_size.py [--only PATTERN] [--again | --alone] [--model NAME] [--write]
 
 A case is a cluster and a collective, planned for 1 KiB to 4 GiB in powers of 4 with a plan of its own for each size:
 the gap is that of `coppice plan --size`. On 1,024 GPUs there are fewer sizes, each of them planned by itself, and the
 time is that of the size which takes longest. Results are kept in every_size.json, a row for each case and model, so
 that the table can be made in pieces; `--only` counts its cases anew. With `--again` rows that are there are kept, and
-sizes whose gap is above 5% are planned anew, each by itself as `coppice plan --size` does.
+sizes whose gap is above 5% are planned anew, each by itself as `coppice plan --size` does. With `--alone` they are kept
+too, and every size is planned by itself for the time that takes longest.
 """
 
 from __future__ import annotations
@@ -153,6 +154,22 @@ def again(row: dict[str, Any]) -> dict[str, Any]:
     return {**row, "limit": limits.get(worst, row["limit"])}
 
 
+def alone(row: dict[str, Any]) -> dict[str, Any]:
+    """A row with the time of the size that takes longest to plan by itself; its gaps stay as they were counted."""
+    name, collective, model = row["cluster"], Collective(row["collective"]), row["model"]
+    made = (LARGE if name in LARGE else CLUSTERS)[name]
+    spent: list[float] = []
+    for size in sizes_on(name):
+        # A topology of its own, so that nothing is known from the size before.
+        problem = Problem(made(), collective, root=0 if collective.rooted else None)
+        begun = time.process_time()
+        plan_for(problem, [size], model=model, relay_gpus=None)
+        spent.append(time.process_time() - begun)
+        print(" ", name, collective, model, short_size(size), f"{spent[-1]:.1f} s", flush=True)
+    longest = max(range(len(spent)), key=spent.__getitem__)
+    return {**row, "alone_s": round(spent[longest], 1), "alone_at": longest}
+
+
 def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[float, float]) -> Table:
     """Gaps by case on some clusters, and how many cells are within two shares."""
     rows = [row for row in rows if row["cluster"] in clusters]
@@ -160,7 +177,7 @@ def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[flo
         title="Gap to the least time" if clusters[0] in CLUSTERS else "Gap to the least time on 1,024 GPUs",
         header=(
             *("model", "cluster", "collective", *(f"within {share:.0%}" for share in shares)),
-            *("worst", "at", "cpu", "the worst is limited by"),
+            *("worst", "at", "cpu", "one size", "the worst is limited by"),
         ),
     )
     for row in rows:
@@ -173,6 +190,7 @@ def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[flo
                 f"{gaps[worst]:.1%}",
                 short_size(sizes_on(row["cluster"])[worst]),
                 number(row["cpu_s"], unit="s"),
+                _longest_alone(row),
                 row["limit"],
             )
         )
@@ -197,6 +215,15 @@ def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[flo
     return made
 
 
+def _longest_alone(row: dict[str, Any]) -> str:
+    """Time of planning the size by itself that takes longest, where that was measured."""
+    if row["cluster"] in LARGE:  # planned by themselves anyhow
+        return number(row["cpu_s"], unit="s")
+    if "alone_s" not in row:
+        return number(None)
+    return f"{number(row['alone_s'], unit='s')} at {short_size(sizes_on(row['cluster'])[row['alone_at']])}"
+
+
 def main() -> None:
     """Count what is asked for, keep it, and print the table or write it into every_size.md as well."""
     parser = argparse.ArgumentParser(
@@ -211,17 +238,27 @@ def main() -> None:
         action="store_true",
         help="keep the rows of these cases, and plan the sizes anew whose gap is above 5%%",
     )
+    parser.add_argument(
+        "--alone",
+        action="store_true",
+        help="keep the rows of these cases, and measure what planning each size by itself takes",
+    )
     parser.add_argument("--model", choices=MODELS, action="append", help="in this model only")
     parser.add_argument("--write", action="store_true", help="rewrite the table in every_size.md")
     options = parser.parse_args()
+    if options.again and options.alone:
+        parser.error("expected --again or --alone, found both: run one after the other.")
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else []
     for name, collective in cases(options.only) if options.only else ():
         for model in options.model or MODELS:
             key = model, name, collective.value
             known = [row for row in kept if (row["model"], row["cluster"], row["collective"]) == key]
-            if options.again and not known:
+            if (options.again or options.alone) and not known:
                 continue
-            row = again(known[0]) if options.again else counted(name, collective, model)
+            if options.alone:
+                row = alone(known[0])
+            else:
+                row = again(known[0]) if options.again else counted(name, collective, model)
             kept = [each for each in kept if (each["model"], each["cluster"], each["collective"]) != key]
             kept.append(row)
             place = {case: i for i, case in enumerate(cases("*"))}

@@ -29,6 +29,8 @@ struct Layout {
   std::vector<std::int32_t> gate;             // per rank, a port that all channels into it take, or -1
   std::vector<std::int32_t> way_out;          // likewise of all channels out of it
   std::vector<Time> least_hold;               // per rank, for how long a chunk holds its gate at least; 0 without one
+  std::vector<Rank> sender_at;                 // per port, the rank that all channels on it leave, or -1
+  std::vector<std::vector<Rank>> receivers_at; // per port, the ranks that the channels on it lead to
   bool shared = false;                        // some port is on two channels, or free at another time than its chunk comes
 
   Layout(const ChannelNetwork& net, const ChunkDemand& wanted)
@@ -64,6 +66,15 @@ struct Layout {
           if (net.port[at(i)] == gate.back()) least = std::min(least, net.hold[at(i)]);
       least_hold.push_back(least);
     }
+    sender_at.assign(at(net.num_ports), kUnused);
+    receivers_at.resize(at(net.num_ports));
+    for (std::size_t k = 0; k < net.src.size(); ++k)
+      for (std::int32_t port : ports(static_cast<Channel>(k))) {
+        Rank& sender = sender_at[at(port)];
+        sender = sender == kUnused || sender == net.src[k] ? net.src[k] : -1;
+        auto& receivers = receivers_at[at(port)];
+        if (std::find(receivers.begin(), receivers.end(), net.dst[k]) == receivers.end()) receivers.push_back(net.dst[k]);
+      }
     by_ends_.resize(net.src.size());
     std::iota(by_ends_.begin(), by_ends_.end(), Channel{0});
     std::stable_sort(by_ends_.begin(), by_ends_.end(), [&](Channel a, Channel b) { return ends(a) < ends(b); });
@@ -85,6 +96,8 @@ struct Layout {
   }
 
  private:
+  static constexpr Rank kUnused = -2;
+
   std::size_t ends(Channel k) const { return at(network.src[at(k)]) * into.size() + at(network.dst[at(k)]); }
 
   std::int32_t common_port(const std::vector<Channel>& channels) const {

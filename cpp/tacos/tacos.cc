@@ -47,7 +47,9 @@ class Attempt {
       : layout_(layout), net_(layout.network), demand_(layout.demand), rule_(rule), random_(seed),
         words_(layout.words), ranks_(layout.into.size()), has_(ranks_ * words_), coming_(ranks_ * words_),
         want_(ranks_ * words_), wanted_(ranks_), held_(ranks_), under_way_(ranks_), copies_(demand_.source.size(), 1),
-        port_free_(static_cast<std::size_t>(net_.num_ports)), dirty_(ranks_), sends_(ranks_), candidates_(words_), faster_(words_) {
+        port_free_(static_cast<std::size_t>(net_.num_ports)), dirty_(ranks_), sends_(ranks_), candidates_(words_), faster_(words_),
+        is_idle_(ranks_), is_changed_(ranks_) {
+    for (std::size_t k = 0; k < net_.src.size(); ++k) busy_port_.push_back(layout_.ports(static_cast<Channel>(k)).front());
     for (std::size_t c = 0; c < demand_.source.size(); ++c) {
       const auto chunk = static_cast<Chunk>(c);
       const std::size_t source = at(demand_.source[c]);
@@ -73,11 +75,13 @@ class Attempt {
       if (is_late(now, limit)) return {};
       match(now);
       const Time next = std::min(arrivals_.empty() ? kNever : arrivals_.top().first,
-                                 port_times_.empty() ? kNever : port_times_.top());
+                                 port_times_.empty() ? kNever : port_times_.top().first);
       if (next == kNever) break;
       if (left_ > 0 && next > limit) return {};
       now = next;
-      while (!port_times_.empty() && port_times_.top() == now) port_times_.pop();
+      changed_.clear();
+      std::fill(is_changed_.begin(), is_changed_.end(), 0);
+      for (; !port_times_.empty() && port_times_.top().first == now; port_times_.pop()) freed(port_times_.top().second);
       visit_.clear();
       while (!arrivals_.empty() && arrivals_.top().first == now) {
         const std::int32_t flight = arrivals_.top().second;
@@ -133,9 +137,13 @@ class Attempt {
     --wanted_[v];
     ++copies_[at(c)];
   }
-  bool free(Channel k, Time now) const {
+  bool free(Channel k, Time now) {
+    if (port_free_[at(busy_port_[at(k)])] > now) return false;
     for (std::int32_t port : layout_.ports(k))
-      if (port_free_[at(port)] > now) return false;
+      if (port_free_[at(port)] > now) {
+        busy_port_[at(k)] = port;
+        return false;
+      }
     return true;
   }
   void touch(std::size_t v) {
@@ -149,6 +157,8 @@ class Attempt {
     const std::size_t u = at(net_.src[at(flight.channel)]), v = at(net_.dst[at(flight.channel)]);
     std::erase(under_way_[v], id);
     if (!layout_.shared) touch(v);
+    for (auto i = net_.port_start[at(flight.channel)]; i < net_.port_start[at(flight.channel) + 1]; ++i)
+      if (net_.hold[at(i)] == flight.arrive - flight.start) freed(net_.port[at(i)]);
     Chunk chunk = flight.chunk;
     if (test(has_, v, chunk)) {
       replacements_.clear();
@@ -160,6 +170,7 @@ class Attempt {
     }
     set(has_, v, chunk);
     held_[v].push_back(chunk);
+    change(v);
     --left_;
     found_.time = now;
     found_.start.push_back(flight.start);
@@ -178,7 +189,7 @@ class Attempt {
     expect(v, c);
     for (auto i = net_.port_start[at(k)]; i < net_.port_start[at(k) + 1]; ++i) {
       port_free_[at(net_.port[at(i)])] = now + net_.hold[at(i)];
-      if (layout_.shared && net_.hold[at(i)] != duration(k)) port_times_.push(now + net_.hold[at(i)]);
+      if (layout_.shared && net_.hold[at(i)] != duration(k)) port_times_.emplace(now + net_.hold[at(i)], net_.port[at(i)]);
     }
   }
 
@@ -197,11 +208,12 @@ class Attempt {
       const std::size_t v = at(rank);
       if (wanted_[v] == 0 && under_way_[v].empty()) continue;
       if (layout_.gate[v] >= 0 && port_free_[at(layout_.gate[v])] > now) continue;
-      if (wanted_[v] > 0) {
+      if (wanted_[v] > 0 && (!is_idle_[v] || wakes(v, now))) {
         open_channels(v, now, true);
         while (!open_.empty() && wanted_[v] > 0 && draw(v, now)) {
           std::erase_if(open_, [&](Channel k) { return !free(k, now); });
         }
+        is_idle_[v] = layout_.shared;
       }
       if (!comes_late(v, now)) continue;
       open_channels(v, now, false);
@@ -227,6 +239,29 @@ class Attempt {
     }
     std::sort(open_.begin(), open_.end(), [&](Channel a, Channel b) {
       return std::pair(duration(a), a) < std::pair(duration(b), b);
+    });
+  }
+
+  /// A port serves nothing any more: ranks that wait for it are looked at again.
+  void freed(std::int32_t port) {
+    if (!layout_.shared) return;
+    const Rank sender = layout_.sender_at[at(port)];
+    if (sender >= 0) return change(at(sender));
+    for (Rank v : layout_.receivers_at[at(port)]) is_idle_[at(v)] = 0;
+  }
+
+  /// The rank has more to send than at the last event, or can send again.
+  void change(std::size_t u) {
+    if (is_changed_[u]) return;
+    is_changed_[u] = 1;
+    changed_.push_back(static_cast<Rank>(u));
+  }
+
+  /// A rank that found nothing to ask for when it was last looked at may do now: some other one has changed.
+  bool wakes(std::size_t v, Time now) {
+    return std::any_of(changed_.begin(), changed_.end(), [&](Rank u) {
+      const auto [first, end] = layout_.between(u, static_cast<Rank>(v));
+      return sends_[at(u)] != 0 && first != end && offers(u, v) && std::any_of(first, end, [&](Channel k) { return free(k, now); });
     });
   }
 
@@ -373,12 +408,16 @@ class Attempt {
   std::vector<std::vector<std::int32_t>> under_way_;  // flights into each rank
   std::vector<std::int32_t> copies_;
   std::vector<Time> port_free_;
+  std::vector<std::int32_t> busy_port_;  // per channel, the port that was busy when it was last found so
   std::vector<std::uint8_t> dirty_, sends_;
   std::vector<Word> candidates_, faster_, allowed_;
   std::vector<Flight> flights_;
   using Arrival = std::pair<Time, std::int32_t>;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
-  std::priority_queue<Time, std::vector<Time>, std::greater<>> port_times_;
+  std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> port_times_;  // when each port is free again
+  std::vector<std::uint8_t> is_idle_;     // per rank: nothing to ask for, unless a port or another rank changes
+  std::vector<std::uint8_t> is_changed_;  // per rank: it is in changed_
+  std::vector<Rank> changed_;
   std::vector<Rank> everyone_, visit_, senders_;
   std::vector<Channel> open_, fitting_;
   std::vector<Chunk> rarest_, replacements_;

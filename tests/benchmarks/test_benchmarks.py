@@ -11,6 +11,7 @@ import subprocess
 import sys
 from pathlib import Path
 from types import ModuleType, SimpleNamespace
+from typing import Any
 
 import pytest
 
@@ -425,6 +426,31 @@ def test_a_directory_without_programs_is_refused(
     with pytest.raises(SystemExit):
         public.main(["--programs", str(tmp_path)])
     assert "expected te-ccl or syccl in" in capsys.readouterr().err
+
+
+def test_each_size_is_timed_by_itself_without_counting_gaps_anew(
+    module, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    every = module("every_size")
+    monkeypatch.setattr(every, "CLUSTERS", {"small": lambda: preset("star", gpus=3)})
+    monkeypatch.setattr(every, "SIZES", (2**10, 2**20, 2**26))
+    row = every.counted("small", Collective.BROADCAST, "nccl-2.30")
+    planned: list[list[int]] = []
+    clock = [0.0]
+
+    def plan_for(problem: Any, sizes: list[int], **_: Any) -> None:
+        assert problem.root == 0
+        planned.append(sizes)
+        clock[0] += 7.25 if sizes == [2**20] else 1.0
+
+    monkeypatch.setattr(every, "plan_for", plan_for)
+    monkeypatch.setattr(every.time, "process_time", lambda: clock[0])
+    timed = every.alone(row)
+    assert planned == [[2**10], [2**20], [2**26]]
+    assert timed == {**row, "alone_s": 7.2, "alone_at": 1}
+    (before,), (after,) = (every.table([each], ["small"], (0.05, 0.15)).rows for each in (row, timed))
+    assert "7.2 s at 1M" in after
+    assert before == tuple("-" if cell == "7.2 s at 1M" else cell for cell in after)
 
 
 def test_every_other_algorithm_stands_beside_plans_of_sizes(module, monkeypatch: pytest.MonkeyPatch) -> None:

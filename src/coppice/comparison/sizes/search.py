@@ -37,6 +37,8 @@ _LOADED = 0.1
 """Trees are packed in weights where links that are full all the time take this share of the fastest time: weights spare
 links, not hops."""
 
+_NO_TREES = 4
+"""Schedules without trees, whose blocks go straight to where they are wanted, are reworked for this part of the effort."""
 _ROUNDING = 1e-9
 """What a time in floating point may be off by."""
 
@@ -135,7 +137,7 @@ class SizeSearch:
             size_bytes,
             self.model,
             self._matcher.routes,
-            looks=self.effort.reworking,
+            looks=self.effort.reworking // (1 if self.problem.collective.made_of_trees else _NO_TREES),
             enough_us=limit_us,
         )
         if found is None:
