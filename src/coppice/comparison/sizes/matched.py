@@ -55,6 +55,8 @@ _BETWEEN = (3, 5, 6, 7)
 """Quarters of the best number of chunks that are tried as well."""
 _MOST_MADE = 2
 """Matchings that become schedules, those of least time."""
+_CLOSE = 1.02
+"""More attempts are made with protocols whose matchings take up to so many times the least time of all."""
 _NEARBY = 1.05
 """What takes so many times the least time of all matchings may be less late as a schedule."""
 _MOST_TIME = 2.0**61
@@ -132,6 +134,7 @@ class Matcher:
         if self.routes is None:
             return []
         found: list[Matched] = []
+        finalists: list[tuple[Matched, int]] = []  # of each protocol, and what is left of its budget
         profiles = transport_profiles(self.model, self.problem.topology)
         limit_us = below_us
         block = self._chunk_bytes(demand_of(self.problem, 1), size_bytes)
@@ -174,11 +177,13 @@ class Matcher:
                     best, in_vain = made, 0 if between is None else _IN_VAIN
                 elif best is not None:
                     in_vain += 1
-            if best is None:
-                continue
+            if best is not None:
+                finalists.append((best, left))
+        least_us = min((each.time_us for each in found), default=0.0)
+        for best, left in finalists:
             attempts = min(ATTEMPTS, left // max(1, self._work(best.demand)))
-            if attempts > _SCANNED:
-                costs = self._costs(profile, size_bytes, self._chunk_bytes(best.demand, size_bytes))
+            if attempts > _SCANNED and best.time_us <= least_us * _CLOSE:
+                costs = self._costs(best.profile, size_bytes, self._chunk_bytes(best.demand, size_bytes))
                 again = self._matched(costs, best.demand, best.chunks, attempts, best.time_us)
                 found += [] if again is None else [again]
         return _unlike(sorted(found, key=lambda each: each.time_us))

@@ -38,7 +38,7 @@ _LOADED = 0.1
 links, not hops."""
 
 _NO_TREES = 4
-"""Schedules without trees, whose blocks go straight to where they are wanted, are reworked for this part of the effort."""
+"""Schedules without trees, whose blocks go straight to their receivers, are reworked for this part of the effort."""
 _ROUNDING = 1e-9
 """What a time in floating point may be off by."""
 
