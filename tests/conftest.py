@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import os
+import signal
 from collections.abc import Iterator
 
 import pytest
@@ -18,6 +19,10 @@ os.environ.setdefault("OMP_NUM_THREADS", "1")
 # By default the collector looks for cycles after every 700 new objects, and thus often through all that tests which
 # parse files or build schedules hold: up to two thirds of their time, for next to nothing that it finds.
 gc.set_threshold(50_000, 20, 50)
+
+# What a shell starts in the background ignores Ctrl-C, and so would all programs that tests start and interrupt.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 settings.register_profile("patient", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("patient")
