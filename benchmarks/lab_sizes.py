@@ -63,6 +63,8 @@ LOOKS = 2
 """How often plans are timed that a model makes, to fit the next one."""
 RIGHT = 0.15
 """Error of a time that is predicted well enough."""
+QUEUE_MS = 2000
+"""What a queue of a link holds: none ever overflows, as networks of GPU clusters drop nothing."""
 RESTS = 1.5
 """Rests before runs, in the time in which the slowest link fills its bucket."""
 SLOWER = 2
@@ -78,8 +80,7 @@ FITTED_WITH = {
 }
 """A few of each make: long chains, doublings, few messages in all, many at once, all links at once."""
 WORTH_KNOWING = 2.0
-"""Times the least at a size that a time may be which a model is fitted to. What takes longer is not what one plans
-with, and where it takes longer as its flows meet on a link, losses of TCP are part of it that no model has."""
+"""Times the least at a size that a time may be which a model is fitted to: nobody plans with what takes longer."""
 LOSS, CHANCE = 0.03, 0.05
 """What a loss is: more than this share, and so clear a one by chance at most so often."""
 
@@ -166,6 +167,7 @@ class Place:
             self.scale,
             burst_bytes=SLOW_BURST_BYTES,
             acknowledgements_first=True,
+            queue_ms=QUEUE_MS,
         ) as lab:
             yield lab
 
@@ -374,8 +376,9 @@ more than the plan the fastest of all others took, and at the end stands the 95%
 the same round. Slower beyond noise is a loss of more than 3% that chance brings in less than 5%.
 
 Links have half the rates of those of lab.md and let {burst:,} bytes through at once after a rest, which every run has
-before it; acknowledgements wait for no data. Ranks get a core before all other programs of the machine: behind others,
-even idle ones, every message waits for milliseconds, whatever the algorithm.
+before it; their queues hold two seconds, so that nothing is dropped, as on networks of GPU clusters, and
+acknowledgements wait for no data. Ranks get a core before all other programs of the machine: behind others, even idle
+ones, every message waits for milliseconds, whatever the algorithm.
 
 """
 

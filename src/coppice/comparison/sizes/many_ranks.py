@@ -7,7 +7,6 @@ reductions, all-to-alls in few messages, and the transfers of the optimal forest
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from math import inf
 
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
@@ -15,9 +14,10 @@ from coppice.collectives import Collective
 from coppice.comparison.promising import MANY_RANKS
 from coppice.comparison.sizes.exchanges import exchanges_on_rails
 from coppice.comparison.sizes.ordered import num_rows
+from coppice.comparison.sizes.pipelined import likeliest, pipelined_us
+from coppice.comparison.sizes.side_by_side import side_by_side
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
-from coppice.planners.forest.root_trees import root_trees
 from coppice.planners.in_turns import blocks_in_turns, hop_by_hop, in_turns
 from coppice.planners.over_boxes import rails
 from coppice.planners.torus_exchange import torus_exchange
@@ -32,9 +32,7 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule, in_pieces
-from coppice.schedule.shape import shape
 from coppice.schedule.verification.transfers import verify_schedule
-from coppice.simulation.channels import transport_profiles
 from coppice.simulation.models import Model
 from coppice.simulation.simulator import MOST_PIECES, fastest
 from coppice.text import plural
@@ -49,8 +47,6 @@ _MOST_STRAIGHT = 2**14
 """Bytes that a root's box is worth sending to all others itself."""
 _MOST_EXCHANGED = 2**22
 """Bytes of an exchange in which boxes send all that they have to each other."""
-_MOST_LIKELY, _MOST_TRIED = 12, 2**22
-"""Numbers of trees and pieces that are simulated for a size at most, and their messages all together."""
 _NEARBY = 1.1
 """What takes so many times the best so far in few pieces may be the fastest in more."""
 
@@ -116,7 +112,7 @@ def _schedules(
     problem: Problem, model: Model, made: Sequence[Alternative], sizes: Sequence[int]
 ) -> Iterator[Alternative]:
     if problem.collective in (Collective.BROADCAST, Collective.REDUCE):
-        yield from _from_one_root(problem, model, sizes)
+        yield from side_by_side(problem, model, sizes, most_messages=_MOST_MESSAGES)
         yield from _over_boxes(problem, model, sizes)
     elif problem.collective is Collective.ALL_TO_ALL:
         yield from exchanges_on_rails(problem)
@@ -146,88 +142,6 @@ def _schedules(
                     yield _alternative(ordered, f"{one.name}, in turns", parameters)
 
 
-def _from_one_root(problem: Problem, model: Model, sizes: Sequence[int]) -> Iterator[Alternative]:
-    """Trees that are grown side by side, in as many pieces as are likely to be fastest."""
-    every = root_trees(problem)
-    if every is None:
-        return
-    forests = {every.num_trees: every}
-    for trees in {max(1, every.num_trees - 1), 1}:
-        fewer = root_trees(problem, fewer=every.num_trees - trees)
-        if fewer is not None:
-            forests[trees] = fewer
-    heights = {trees: shape(forest).max_height for trees, forest in forests.items()}
-    inv_rate = float(bound_of(problem).inv_rate)
-    wanted: dict[tuple[int, int], int] = {}
-    for size in sizes:
-        likely = {}
-        for trees, forest in forests.items():
-            most = max(1, min(size // trees, _MOST_MESSAGES // forest.num_edges))
-            for pieces in {most, *(1 << power for power in range(most.bit_length()))}:
-                likely[trees, pieces] = _pipelined_us(
-                    problem,
-                    model,
-                    size,
-                    levels=heights[trees],
-                    inv_rate=inv_rate * every.num_trees / trees,
-                    pieces=pieces,
-                    messages=trees * pieces,
-                )
-        wanted |= dict.fromkeys(_worth_a_trial(likely, every.num_edges // every.num_trees), size)
-    for (trees, pieces), size in wanted.items():
-        body = in_pieces(lower(forests[trees]), pieces)
-        name = f"{plural(trees, 'tree')} side by side in {plural(pieces, 'piece')}"
-        made_for = size if len(sizes) == 1 else None
-        yield _alternative(body, name, {"side_by_side": trees, "pieces": pieces}, made_for)
-
-
-def _worth_a_trial(likely: Mapping[tuple[int, int], float], rows: int) -> list[tuple[int, int]]:
-    """Numbers of trees and pieces that are simulated: the likeliest, more of them where messages are few.
-
-    Args:
-        rows: Transfers of a tree in one piece.
-    """
-    found: list[tuple[int, int]] = []
-    messages = 0
-    for trees, pieces in sorted(likely, key=lambda each: (likely[each], each))[:_MOST_LIKELY]:
-        messages += trees * pieces * rows
-        if found and messages > _MOST_TRIED:
-            break
-        found.append((trees, pieces))
-    return found
-
-
-def _pipelined_us(
-    problem: Problem,
-    model: Model,
-    size_bytes: int,
-    *,
-    levels: int,
-    inv_rate: float,
-    pieces: int,
-    messages: int,
-) -> float:
-    """What a pipeline is likely to take: a message for each level, and as many pieces as follow each other.
-
-    Args:
-        inv_rate: Time for a byte in ns, of links that are full.
-        messages: Those that a rank sends, and as many that it receives.
-    """
-    handled_us = messages * (model.send_us + model.receive_us) / max(1, model.workers or messages)
-    found = inf
-    for profile in transport_profiles(model, problem.topology):
-        protocol = profile.protocol
-        start, message = (
-            (0.0, model.overhead_us) if protocol is None else (protocol.start_us, protocol.network_us)
-        )
-        moving = size_bytes * inv_rate / 1000 / model.efficiency * float(profile.expansion)
-        if profile.gpu_gb_per_s is not None:
-            moving = max(moving, size_bytes / 1000 / float(profile.gpu_gb_per_s))
-        filling = (levels - 1) / pieces * moving
-        found = min(found, start + levels * message + max(moving, handled_us) + filling)
-    return found
-
-
 def _over_boxes(problem: Problem, model: Model, sizes: Sequence[int]) -> Iterator[Alternative]:
     joined = rails(problem.topology)
     if joined is None:
@@ -241,7 +155,7 @@ def _over_boxes(problem: Problem, model: Model, sizes: Sequence[int]) -> Iterato
     wanted: dict[tuple[int, int], int] = {}
     for size in sizes:
         likely = _likely_over_boxes(problem, joined, model, size)
-        wanted |= dict.fromkeys(_worth_a_trial(likely, len(joined[1]) * problem.topology.num_ranks), size)
+        wanted |= dict.fromkeys(likeliest(likely, len(joined[1]) * problem.topology.num_ranks), size)
     cut = problem.collective is Collective.BROADCAST
     seen: set[int] = set()
     for (degree, pieces), size in wanted.items():
@@ -274,7 +188,7 @@ def _likely_over_boxes(
         parts = len(members) * degree
         most = max(1, min(size_bytes // parts, _MOST_MESSAGES // (parts * ranks)))
         for pieces in {most, *(1 << power for power in range(most.bit_length()))}:
-            found[degree, pieces] = _pipelined_us(
+            found[degree, pieces] = pipelined_us(
                 problem,
                 model,
                 size_bytes,

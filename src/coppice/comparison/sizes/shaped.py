@@ -10,6 +10,7 @@ from coppice.comparison.sizes.candidates import NEARBY, Candidate, as_it_is_us, 
 from coppice.comparison.sizes.effort import MOST_RANKS
 from coppice.comparison.sizes.matched import LEAST_CHUNK_BYTES, in_full_lines
 from coppice.comparison.sizes.ordered import OrderSearch
+from coppice.comparison.sizes.side_by_side import side_by_side
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.cube_exchange import exchanged_in_cube
@@ -28,6 +29,8 @@ _MOST_SPREAD = 2**15
 _MOST_SHARED, _MOST_SHARED_IN_VAIN = 2**15, 3
 """Transfers of a broadcast over groups, or an exchange in a hypercube, and numbers of chunks, or of halvings, in a row
 that gain nothing."""
+_MOST_SIDE_BY_SIDE = 2**18
+"""Transfers of a broadcast along trees side by side."""
 _CUBE_PIECES = (1, 2, 3, 4, 6, 8, 12, 16)
 """Pieces of an exchange in a hypercube: each needs all the steps, of which some runtimes have 64 at most."""
 
@@ -49,6 +52,7 @@ class ShapedSchedules:
         return [
             *self.over_boxes(size_bytes, best_us),
             *self.over_groups(size_bytes, best_us),
+            *self.side_by_side(size_bytes, best_us),
             *self.in_cube(size_bytes, best_us),
         ]
 
@@ -91,6 +95,20 @@ class ShapedSchedules:
                 one = Alternative(name=name, made=made_for, size_bytes=size_bytes)
                 found = [Candidate(time_us, one, mirrored_us=hoped_us)]
                 fastest_in = segments
+        return found
+
+    def side_by_side(self, size_bytes: int, best_us: float) -> list[Candidate]:
+        """The fastest broadcast along trees on links between ranks."""
+        found: list[Candidate] = []
+        if self.problem.weights is not None or not 2 < self.problem.topology.num_ranks <= MOST_RANKS:
+            return []
+        for one in side_by_side(self.problem, self.model, [size_bytes], most_messages=_MOST_SIDE_BY_SIDE):
+            body = one.made.body
+            assert isinstance(body, Schedule)
+            below_us = min([best_us * NEARBY, *(each.time_us for each in found)])
+            time_us = as_it_is_us(body, size_bytes, self.model, below_us)
+            if time_us < below_us:
+                found = [Candidate(time_us, one)]
         return found
 
     def in_cube(self, size_bytes: int, best_us: float) -> list[Candidate]:
