@@ -198,7 +198,7 @@ def fitted_times(place: Place, collective: Collective, rounds: int) -> list[dict
 
 
 @dataclass(frozen=True, kw_only=True)
-class Timed:
+class MeasuredBody:
     """A time to fit a model to, and what was timed."""
 
     body: Schedule | Forest
@@ -208,11 +208,11 @@ class Timed:
     pieces: int | None
 
 
-def of_the_catalogue(place: Place, rows: Sequence[dict[str, Any]]) -> list[Timed]:
+def of_the_catalogue(place: Place, rows: Sequence[dict[str, Any]]) -> list[MeasuredBody]:
     """Measured rows of algorithms that are worth knowing."""
     least = {size: min(row["time_us"] for row in rows if row["size_bytes"] == size) for size in FITTED}
     return [
-        Timed(
+        MeasuredBody(
             body=body_of(place.problem(Collective(row["collective"])), row["algorithm"]),
             algorithm=row["algorithm"],
             size_bytes=row["size_bytes"],
@@ -224,7 +224,7 @@ def of_the_catalogue(place: Place, rows: Sequence[dict[str, Any]]) -> list[Timed
     ]
 
 
-def of_plans(place: Place, collective: Collective, model: Model, rounds: int) -> list[Timed]:
+def of_plans(place: Place, collective: Collective, model: Model, rounds: int) -> list[MeasuredBody]:
     """Times of what a model takes for the fastest at each size that models are fitted to."""
     made = plan_set(place.problem(collective), FITTED, model=model, least_gain=0).plans
     with tempfile.TemporaryDirectory() as directory, place.lab() as lab:
@@ -232,7 +232,7 @@ def of_plans(place: Place, collective: Collective, model: Model, rounds: int) ->
         write_plan_set(made, folder)
         rows = timed(lab, place.spec(collective, [str(folder)], FITTED, rounds))
     return [
-        Timed(
+        MeasuredBody(
             body=made.at(row["size_bytes"]).body,
             algorithm=f"plan {model.text} {row['size_bytes']}",
             size_bytes=row["size_bytes"],
@@ -243,7 +243,7 @@ def of_plans(place: Place, collective: Collective, model: Model, rounds: int) ->
     ]
 
 
-def fitted(place: Place, found: Sequence[Timed]) -> Model:
+def fitted(place: Place, found: Sequence[MeasuredBody]) -> Model:
     """The time model that suits what was measured best; two cores carry all ranks."""
     times = [
         MeasuredTime(
