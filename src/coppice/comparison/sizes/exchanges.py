@@ -47,7 +47,7 @@ def exchanges_on_rails(problem: Problem) -> Iterator[Alternative]:
             yield Alternative(name=name, made=PlannerOutput(body=body, parameters={"over_rails": way}))
 
 
-class Exchanges:
+class ExchangeCandidates:
     """All-to-alls for one size: those over rails, and those of which blocks go one way whole.
 
     Args:

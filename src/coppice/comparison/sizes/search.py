@@ -13,7 +13,7 @@ from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
 from coppice.comparison.sizes.candidates import NEARBY, Candidate, about_us, as_it_is_us, for_size
 from coppice.comparison.sizes.effort import Effort
-from coppice.comparison.sizes.exchanges import Exchanges
+from coppice.comparison.sizes.exchanges import ExchangeCandidates
 from coppice.comparison.sizes.grown import GrownTrees
 from coppice.comparison.sizes.matched import Matched, Matcher
 from coppice.comparison.sizes.ordered import OrderSearch, num_rows
@@ -68,7 +68,7 @@ class SizeSearch:
         self.made, self.time_us, self.say = made, time_us, say
         self._grown = GrownTrees(problem, made, plain.inv_rate, effort.growing)
         self._shaped = ShapedSchedules(problem, model, time_us, effort.ordering)
-        self._exchanges = Exchanges(problem, model, plain)
+        self._exchanges = ExchangeCandidates(problem, model, plain)
 
     def at(self, size_bytes: int, limit_us: float) -> list[tuple[Alternative, float]]:
         """What is faster at a size than all there is, with its time; nothing where ``limit_us`` is reached already."""
