@@ -48,7 +48,7 @@ class Attempt {
         words_(layout.words), ranks_(layout.into.size()), has_(ranks_ * words_), coming_(ranks_ * words_),
         want_(ranks_ * words_), wanted_(ranks_), held_(ranks_), under_way_(ranks_), copies_(demand_.source.size(), 1),
         port_free_(static_cast<std::size_t>(net_.num_ports)), dirty_(ranks_), sends_(ranks_), candidates_(words_), faster_(words_),
-        is_idle_(ranks_), is_changed_(ranks_) {
+        is_idle_(ranks_), is_settled_(ranks_), is_changed_(ranks_) {
     for (std::size_t k = 0; k < net_.src.size(); ++k) busy_port_.push_back(layout_.ports(static_cast<Channel>(k)).front());
     for (std::size_t c = 0; c < demand_.source.size(); ++c) {
       const auto chunk = static_cast<Chunk>(c);
@@ -185,6 +185,7 @@ class Attempt {
     const auto id = static_cast<std::int32_t>(flights_.size());
     flights_.push_back({k, c, now, now + duration(k), held_[u].size(), false});
     under_way_[v].push_back(id);
+    is_settled_[v] = 0;
     arrivals_.emplace(now + duration(k), id);
     expect(v, c);
     for (auto i = net_.port_start[at(k)]; i < net_.port_start[at(k) + 1]; ++i) {
@@ -215,11 +216,12 @@ class Attempt {
         }
         is_idle_[v] = layout_.shared;
       }
-      if (!comes_late(v, now)) continue;
+      if (!comes_late(v, now) || (is_settled_[v] && !may_overtake(v, now))) continue;
       open_channels(v, now, false);
       while (!open_.empty() && overtake(v, now)) {
         std::erase_if(open_, [&](Channel k) { return !free(k, now); });
       }
+      is_settled_[v] = layout_.shared;
     }
   }
 
@@ -247,7 +249,7 @@ class Attempt {
     if (!layout_.shared) return;
     const Rank sender = layout_.sender_at[at(port)];
     if (sender >= 0) return change(at(sender));
-    for (Rank v : layout_.receivers_at[at(port)]) is_idle_[at(v)] = 0;
+    for (Rank v : layout_.receivers_at[at(port)]) is_idle_[at(v)] = is_settled_[at(v)] = 0;
   }
 
   /// The rank has more to send than at the last event, or can send again.
@@ -262,6 +264,19 @@ class Attempt {
     return std::any_of(changed_.begin(), changed_.end(), [&](Rank u) {
       const auto [first, end] = layout_.between(u, static_cast<Rank>(v));
       return sends_[at(u)] != 0 && first != end && offers(u, v) && std::any_of(first, end, [&](Channel k) { return free(k, now); });
+    });
+  }
+
+  /// Some other rank that has changed has a chunk that is on its way to v, where nobody could bring one sooner before.
+  bool may_overtake(std::size_t v, Time now) const {
+    const Time soonest = now + duration(layout_.into[v].front());
+    return std::any_of(changed_.begin(), changed_.end(), [&](Rank u) {
+      const auto [first, end] = layout_.between(u, static_cast<Rank>(v));
+      return sends_[at(u)] != 0 && first != end &&
+             std::any_of(under_way_[v].begin(), under_way_[v].end(), [&](std::int32_t id) {
+               const Flight& flight = flights_[at(id)];
+               return !flight.doubled && flight.arrive > soonest && test(has_, at(u), flight.chunk);
+             });
     });
   }
 
@@ -416,6 +431,7 @@ class Attempt {
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> arrivals_;
   std::priority_queue<Arrival, std::vector<Arrival>, std::greater<>> port_times_;  // when each port is free again
   std::vector<std::uint8_t> is_idle_;     // per rank: nothing to ask for, unless a port or another rank changes
+  std::vector<std::uint8_t> is_settled_;  // likewise: nothing that is on its way to it could come sooner
   std::vector<std::uint8_t> is_changed_;  // per rank: it is in changed_
   std::vector<Rank> changed_;
   std::vector<Rank> everyone_, visit_, senders_;
