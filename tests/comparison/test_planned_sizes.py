@@ -16,7 +16,7 @@ from coppice.comparison import compare, measurement, planned, promising
 from coppice.comparison.measurement import Bodies, candidates, fastest_value
 from coppice.comparison.plan_sets import plan_set
 from coppice.comparison.planned import _of_the_catalogue, _unlike, plan_for
-from coppice.comparison.sizes.effort import EFFORTS, Effort
+from coppice.comparison.sizes.effort import Effort
 from coppice.comparison.sizes.shaped import ShapedSchedules
 from coppice.errors import InputError
 from coppice.planners.alternatives import Alternative, alternatives
@@ -281,7 +281,7 @@ def test_reductions_over_boxes_are_told_apart_backwards() -> None:
     segments = {}
     for collective in ("broadcast", "reduce"):
         problem = Problem(topology, collective, root=0)
-        shaped = ShapedSchedules(problem, model, lambda *_: inf, EFFORTS["normal"].ordering)
+        shaped = ShapedSchedules(problem, model, lambda *_: inf)
         (found,) = shaped.over_boxes(size, inf)
         segments[collective] = found.one.made.parameters["segments"]
         assert found.hoped_us <= found.time_us

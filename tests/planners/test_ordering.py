@@ -13,6 +13,8 @@ from coppice.bounds.problem import Problem
 from coppice.planners.choice import from_catalogue
 from coppice.planners.ordering import (
     by_longest_way,
+    held_back,
+    held_back_early,
     longest_ways,
     reordered,
     turned_round,
@@ -60,6 +62,48 @@ def test_any_order_by_longest_ways_does_the_same(
     assert found.num_chunks == pieces * rows.num_chunks
     assert verify_schedule(found).ok
     assert verify_schedule(found).inv_rate == verify_schedule(rows).inv_rate
+
+
+@pytest.mark.parametrize(("name", "collective", "more"), CASES)
+@given(data=st.data())
+@settings(max_examples=5, deadline=None)
+def test_rows_wait_for_the_last_receipt_by_each_link_a_little_before_they_are_due(
+    name: str, collective: str, more: dict[str, object], data: st.DataObject
+) -> None:
+    rows = rows_of(name, collective, **more)
+    # Times at which rows can be carried out: some after the row before them.
+    steps = np.array(data.draw(st.lists(st.integers(0, 4), min_size=8, max_size=8)))
+    due = np.cumsum(steps[np.arange(rows.num_transfers) * 5 % 8]).astype(float)
+    done = due + 1.0 + np.arange(rows.num_transfers) % 3
+    early = data.draw(st.sampled_from([0.0, 0.5, 2.0]))
+    found = held_back(rows, due, done, each_way=True, early_us=early)
+    order = np.argsort(due, kind="stable")
+    due, done = due[order], done[order]
+    by_link = found.path_nodes[found.path_start[found.path + 1] - 2]
+    for row in range(found.num_transfers):
+        own = found.after[found.after_start[row] : found.after_start[row + 1]]
+        last: dict[int, float] = {}
+        for other in np.flatnonzero((found.dst == found.src[row]) & (done <= due[row] - early)):
+            last[by_link[other]] = max(last.get(by_link[other], 0.0), done[other])
+        for other in own:
+            assert found.dst[other] == found.src[row]
+            assert done[other] == last[by_link[other]]
+        # What is sent on it waits for anyhow, and nothing waits for what comes later in the order.
+        waited = {by_link[other] for other in own}
+        for link in set(last) - waited:
+            latest = (found.dst == found.src[row]) & (by_link == link) & (done == last[link])
+            same = found.chunk == found.chunk[row]
+            assert any(same[other] or other >= row for other in np.flatnonzero(latest))
+
+
+def test_the_earlier_rows_may_be_the_less_they_wait() -> None:
+    rows = rows_of("dgx-a100", "all_gather", boxes=2)
+    due = np.arange(rows.num_transfers, dtype=float)
+    found = list(held_back_early(rows, due, due + 100.0))
+    assert all(verify_schedule(each).ok for each in found)
+    waiting = [int((np.diff(each.after_start) > 0).sum()) for each in found]
+    assert waiting == sorted(waiting, reverse=True)
+    assert waiting[0] > waiting[-1] > 0
 
 
 def test_an_order_that_is_none_fails() -> None:

@@ -7,9 +7,11 @@ from math import inf
 
 from coppice.planners.alternatives import Alternative
 from coppice.schedule.forest import Forest
+from coppice.schedule.messages import messages_of_routed, routed_body
 from coppice.schedule.schedule import Schedule
+from coppice.simulation.channels import TransportProfile
 from coppice.simulation.models import Model
-from coppice.simulation.simulator import fastest
+from coppice.simulation.simulator import fastest, run
 
 NEARBY = 1.3
 """What takes so many times the fastest as it is made may be the fastest in another order."""
@@ -39,6 +41,22 @@ def about_us(body: Schedule | Forest, size_bytes: int, model: Model, near_us: fl
 def as_it_is_us(body: Schedule, size_bytes: int, model: Model, below_us: float) -> float:
     """Time of a schedule whose chunks are not cut."""
     return fastest(body, size_bytes, model=model, pieces=1, keep_hops=False, below_us=below_us).time_us
+
+
+def in_profile_us(
+    body: Schedule, size_bytes: int, model: Model, profile: TransportProfile, below_us: float
+) -> float:
+    """Time of a schedule whose chunks are not cut in one protocol; for ever, if it takes longer than ``below_us``."""
+    messages = messages_of_routed(routed_body(body), size_bytes, pieces=1, steps_bind=model.steps_bind)
+    return run(
+        messages,
+        model=model,
+        collective=body.collective,
+        size_bytes=size_bytes,
+        profile=profile,
+        keep_hops=False,
+        give_up_us=below_us,
+    ).time_us
 
 
 def for_size(one: Alternative, size_bytes: int) -> Alternative:

@@ -24,7 +24,7 @@ from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.sizes.channel_costs import ChannelCosts
 from coppice.errors import InputError, UnreachableError
-from coppice.planners.ordering import held_back
+from coppice.planners.ordering import held_back_early
 from coppice.planners.synthesis.tacos import (
     RULES,
     ChunkRoutes,
@@ -47,8 +47,8 @@ MOST_ROWS_OF_RANK = 2**9
 _COMPARED = 2**9
 """Words of sets that are compared for a transfer in the time that it takes beside."""
 LEAST_CHUNK_BYTES = 64
-ATTEMPTS, _SCANNED = 9, 2
-"""Attempts at the best number of chunks, which take the rules in turn, and at each number to find the best one."""
+ATTEMPTS = 9
+"""Attempts at the best number of chunks, which take the rules in turn."""
 _IN_VAIN = 2
 """Doublings in a row of the number of chunks that gain nothing, after which there are no more of them."""
 _BETWEEN = (3, 5, 6, 7)
@@ -90,27 +90,28 @@ class Matcher:
     def schedules(self, size_bytes: int, *, below_us: float) -> Iterator[tuple[Matched, Schedule]]:
         """Schedules of the fastest matchings that take less than so long; none where there are none.
 
-        Each comes as it is, and held back.
+        Each comes as it is, and held back in several ways.
 
         Examples:
             >>> from coppice.simulation.models import model_of
             >>> from coppice.topology.presets import preset
             >>> matcher = Matcher(Problem(preset("ring", gpus=4), "all_gather"), model_of("ideal"), 2**12)
             >>> found = [found for found, _ in matcher.schedules(2**20, below_us=np.inf)]
-            >>> [(each.chunks, round(each.time_us, 2)) for each in found[::2]]
+            >>> sorted({(each.chunks, round(each.time_us, 2)) for each in found})
             [(2, 393.22), (4, 393.22)]
         """
         for found in self.fastest(size_bytes, below_us)[:_MOST_MADE]:
             yield found, self.schedule(found)
-            yield found, self.held_back(found)
+            for held in self.held_back(found):
+                yield found, held
 
-    def held_back(self, found: Matched) -> Schedule:
-        """The transfers of a matching, each held back until its time."""
+    def held_back(self, found: Matched) -> Iterator[Schedule]:
+        """The transfers of a matching, each held back until its time, or a little before."""
         rows, transfers = self.schedule(found), found.transfers
         order = np.lexsort((transfers.end, transfers.start))
         due_us = np.asarray(transfers.start[order] * found.unit_us, dtype=np.float64)
         done_us = np.asarray(transfers.end[order] * found.unit_us, dtype=np.float64)
-        return held_back(rows, due_us, done_us, each_way=True)
+        return held_back_early(rows, due_us, done_us)
 
     def schedule(self, found: Matched) -> Schedule:
         """The transfers of a matching in the order of their starts."""
@@ -165,11 +166,11 @@ class Matcher:
                 if rows > self._most_rows or (chunks > 1 and chunk_bytes < LEAST_CHUNK_BYTES):
                     in_vain = _IN_VAIN
                     continue
-                left -= _SCANNED * self._work(demand)
+                left -= self._scanned * self._work(demand)
                 if left < 0:
                     break
                 costs = self._costs(profile, size_bytes, chunk_bytes)
-                made = self._matched(costs, demand, chunks, _SCANNED, limit_us)
+                made = self._matched(costs, demand, chunks, self._scanned, limit_us)
                 if made is not None:
                     found.append(made)
                     limit_us = min(limit_us, made.time_us * _NEARBY)
@@ -182,7 +183,7 @@ class Matcher:
         least_us = min((each.time_us for each in found), default=0.0)
         for best, left in finalists:
             attempts = min(ATTEMPTS, left // max(1, self._work(best.demand)))
-            if attempts > _SCANNED and best.time_us <= least_us * _CLOSE:
+            if attempts > self._scanned and best.time_us <= least_us * _CLOSE:
                 costs = self._costs(best.profile, size_bytes, self._chunk_bytes(best.demand, size_bytes))
                 again = self._matched(costs, best.demand, best.chunks, attempts, best.time_us)
                 found += [] if again is None else [again]
@@ -246,6 +247,11 @@ class Matcher:
     def _rules(self) -> tuple[str, ...]:
         """Rules that attempts take in turn: chunks of one root are sent on late where they are not the rarest."""
         return ("rarest",) if self.problem.root is not None else ("rarest", "local", "random")
+
+    @property
+    def _scanned(self) -> int:
+        """Attempts at each number of chunks to find the best one: by two rules, where there are others."""
+        return min(2, len(self._rules))
 
     @property
     def _most_rows(self) -> int:

@@ -9,12 +9,14 @@ transfers that it simulates, so that results do not depend on the machine.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
 from numpy.typing import NDArray
 
 from coppice.bounds.network import TRANSPOSED
+from coppice.comparison.sizes.mirrored import MIRRORED
 from coppice.comparison.sizes.path_costs import PathCosts
 from coppice.planners.alike import turned
 from coppice.planners.alternatives import Alternative
@@ -22,6 +24,7 @@ from coppice.planners.choice import PlannerOutput
 from coppice.planners.ordering import (
     by_longest_way,
     held_back,
+    held_back_early,
     longest_ways,
     plainly,
     reordered,
@@ -50,6 +53,8 @@ _PATIENCE = 2
 """Passes in a row that gain nothing, after which an order is as good as it gets."""
 _MOST_STEPPED = 8
 """Pieces of rows with steps: each needs all the steps, of which thread blocks of some runtimes have 64 at most."""
+_MOST_WRITTEN = 2**16
+"""Transfers of a schedule whose pieces the simulator cut where they become rows of their own."""
 _WORKERS = 2**20
 """Workers that never keep a message waiting."""
 _LEAST_GAIN = 1e-4
@@ -117,21 +122,23 @@ class OrderSearch:
         if rows is None or not rows.num_transfers or (self.rows is None and self.model.steps_bind):
             return None
         best: Ordered | None = None
+        reduces = rows.collective in TRANSPOSED  # copies need nothing but what their sender has
         whole = messages_of_routed(self._routed(rows), size_bytes, pieces=1, steps_bind=False)
-        profiles = [
+        profiles = sorted(
             (least_in_profile_us(whole, each, self.model), number, each)
             for number, each in enumerate(transport_profiles(self.model, rows.topology))
-        ]
-        for least_us, _, profile in sorted(profiles, key=lambda each: each[:2]):
-            limit = below_us if best is None else min(best.time_us, below_us)
-            if least_us >= limit:
+        )
+        given = self._as_given(size_bytes, [each for least_us, _, each in profiles if least_us < below_us])
+        for each in given:
+            best = _faster(best, self._at_times_of(each, size_bytes))
+        for least_us, _, profile in profiles:
+            if least_us >= (below_us if best is None else min(best.time_us, below_us)):
                 continue
             if self.rows is None:
                 best = _faster(best, self._step_by_step(rows, size_bytes, profile))
             else:
-                best = _faster(best, self._as_given(size_bytes, profile))
-                best = _faster(best, self._in_pieces(size_bytes, profile))
-                best = _faster(best, self._by_turns(size_bytes, profile))
+                search = self._mirrored if reduces else self._forwards
+                best = _faster(best, search(size_bytes, profile))
         if best is None:
             return None
         if self.rows is not None:
@@ -140,7 +147,8 @@ class OrderSearch:
             if self._spend(2 * first.schedule.num_transfers):
                 behind = self._from_behind(rows, size_bytes, first)
                 best = _faster(best, self._justified(behind, size_bytes)) or best
-            best = _faster(best, self._mirrored(size_bytes, first.profile)) or best
+            search = self._forwards if reduces else self._mirrored
+            best = _faster(best, search(size_bytes, first.profile)) or best
             if self.alike is None:
                 best = _faster(best, self._in_waves(size_bytes, first.profile)) or best
         if best.time_us >= below_us:
@@ -155,16 +163,37 @@ class OrderSearch:
         own = self.rows.topology
         return replace(made, alike=self.alike if rows.topology is own else turned(self.alike, own))
 
-    def _as_given(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
-        """The rows as they stand, whose order a planner may have chosen, or held back by it."""
+    def _as_given(self, size_bytes: int, profiles: Sequence[TransportProfile]) -> list[Ordered]:
+        """The rows as they stand, whose order a planner may have chosen, and their mirror as it stands.
+
+        Both in the protocol in which they are fastest.
+        """
+        rows = self.rows
+        if rows is None or self.model.sharing is not Sharing.FIFO:
+            return []
+        found: list[Ordered] = []
+        for each in [rows, *([turned_round(rows)] if rows.collective in MIRRORED else [])]:
+            best: Ordered | None = None
+            for profile in profiles:
+                if self._spend(rows.num_transfers):
+                    best = _faster(best, self._timed(each, size_bytes, 1, profile))
+            found += [] if best is None else [best]
+        return found
+
+    def _at_times_of(self, given: Ordered, size_bytes: int) -> Ordered:
+        """Rows that stand so, or whose mirror does, as they are and held back."""
         rows = self.rows
         assert rows is not None
-        if self.model.sharing is not Sharing.FIFO or not self._spend(3 * rows.num_transfers):
-            return None
-        found = self._timed(rows, size_bytes, 1, profile)
-        if self.alike is not None:
-            return found
-        return _faster(found, self._timed(self._held_back(rows, size_bytes, profile), size_bytes, 1, profile))
+        if given.schedule is not rows:
+            return self._turned_back(given, size_bytes)
+        if self.alike is not None or not self._spend(2 * rows.num_transfers):
+            return given
+        bound = self._held_back(rows, size_bytes, given.profile)
+        return _faster(given, self._timed(bound, size_bytes, 1, given.profile)) or given
+
+    def _forwards(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
+        """What has most to follow first: as rows come, or as links take them."""
+        return _faster(self._in_pieces(size_bytes, profile), self._by_turns(size_bytes, profile))
 
     def _in_pieces(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
         """The fastest number of pieces in the order of the longest ways."""
@@ -293,7 +322,7 @@ class OrderSearch:
         """
         rows = self.rows
         assert rows is not None
-        if rows.collective not in TRANSPOSED or not self._spend(rows.num_transfers):
+        if rows.collective not in MIRRORED or not self._spend(rows.num_transfers):
             return None
         backwards = None if self.alike is None else turned(self.alike, rows.topology)
         back = OrderSearch(
@@ -301,25 +330,15 @@ class OrderSearch:
         )
         found = _faster(back._in_pieces(size_bytes, profile), back._by_turns(size_bytes, profile))
         self.budget = back.budget
-        if found is None or not self._spend(3 * found.schedule.num_transfers):
+        if found is None or not self._spend(found.schedule.num_transfers):
             return None
-        return self._turned_back(found, rows, size_bytes)
+        return self._turned_back(found, size_bytes)
 
-    def mirrored(self, size_bytes: int) -> Ordered | None:
-        """The rows in the order and at the times of their mirror, which is carried out as it stands."""
-        rows = self.rows
-        if rows is None or rows.collective not in TRANSPOSED or self.model.sharing is not Sharing.FIFO:
-            return None
-        back, best = OrderSearch(turned_round(rows), self.model, self.budget), None
-        for profile in transport_profiles(self.model, rows.topology):
-            if back.rows is not None and self._spend(3 * rows.num_transfers):
-                best = _faster(best, back._timed(back.rows, size_bytes, 1, profile))
-        return None if best is None else self._turned_back(best, rows, size_bytes)
-
-    def _turned_back(self, found: Ordered, rows: Schedule, size_bytes: int) -> Ordered | None:
+    def _turned_back(self, found: Ordered, size_bytes: int) -> Ordered:
         """Rows whose mirror is carried out like this, as they are and held back."""
+        assert self.rows is not None
+        forwards = replace(turned_round(plainly(found.schedule)), topology=self.rows.topology)
         last_us = found.timeline.finish_us.max(initial=0.0)
-        forwards = replace(turned_round(plainly(found.schedule)), topology=rows.topology)
         begin_us = last_us - found.timeline.finish_us[::-1]
         done_us = last_us - found.timeline.start_us[::-1]
         free = reordered(forwards, np.argsort(begin_us, kind="stable"))
@@ -327,8 +346,10 @@ class OrderSearch:
         # Held back they are to take what the mirror takes.
         if self.alike is not None or best.time_us <= found.time_us * (1 + _LEAST_GAIN):
             return best
-        bound = held_back(forwards, begin_us, done_us, each_way=True)
-        return _faster(best, self._timed(bound, size_bytes, found.pieces, found.profile))
+        for bound in held_back_early(forwards, begin_us, done_us):
+            if self._spend(forwards.num_transfers):
+                best = _faster(best, self._timed(bound, size_bytes, found.pieces, found.profile)) or best
+        return best
 
     def _justified(self, first: Ordered, size_bytes: int) -> Ordered:
         """Carried out backwards and forwards while that is faster."""
@@ -338,7 +359,7 @@ class OrderSearch:
             if not self._spend(2 * first.schedule.num_transfers):
                 break
             began = np.argsort(current.timeline.start_us, kind="stable")
-            forwards = reordered(current.schedule, began)
+            forwards = reordered(plainly(current.schedule), began)
             backwards = self._run(turned_round(forwards), size_bytes, first.profile)
             last_first = np.argsort(-backwards.start_us[::-1], kind="stable")
             current = self._timed(reordered(forwards, last_first), size_bytes, first.pieces, first.profile)

@@ -8,7 +8,7 @@ copies, backwards in time; an all-reduce is improved in both phases, one by one.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 
 import numpy as np
@@ -17,7 +17,7 @@ from numpy.typing import NDArray
 from coppice import _core
 from coppice.collectives import Collective
 from coppice.comparison.sizes.channel_costs import ChannelCosts
-from coppice.planners.ordering import held_back, plainly, without_steps
+from coppice.planners.ordering import held_back_early, plainly, turned_round, without_steps
 from coppice.planners.synthesis.tacos import ChunkRoutes
 from coppice.planners.synthesis.timed import TimedTransfers, joined, reversed_in_time
 from coppice.rows import offsets
@@ -43,6 +43,7 @@ class ReworkStart:
     profile: TransportProfile  # Protocol at whose costs transfers are placed
     pieces: int = 1  # Pieces that every chunk is cut into
     in_order: bool = False  # Rows come in the order in which they go
+    mirrored: bool = False  # They go when their images go in the mirror, which needs `body` to have one
 
 
 class Rework:
@@ -71,7 +72,7 @@ class Rework:
             >>> start = ReworkStart(body=chain.schedule(), profile=TransportProfile(), pieces=1)
             >>> found = Rework.of(start, 2**20, model_of("ideal"), None)
             >>> found.improve(looks=0, enough_us=0.0)
-            >>> found.schedules()[0].num_transfers
+            >>> next(found.schedules()).num_transfers
             3
         """
         body = start.body
@@ -88,8 +89,9 @@ class Rework:
             as_made = (
                 in_pieces(body, start.pieces) if isinstance(body, Schedule) and len(body.after) else rows
             )
+            carried_out = turned_round(rows) if start.mirrored else as_made
             timeline = run(
-                messages_of_routed(routed_body(as_made), size_bytes, pieces=1, steps_bind=False),
+                messages_of_routed(routed_body(carried_out), size_bytes, pieces=1, steps_bind=False),
                 model=model,
                 collective=rows.collective,
                 size_bytes=size_bytes,
@@ -97,6 +99,8 @@ class Rework:
                 keep_hops=False,
             )
             start_us, finish_us = timeline.start_us, timeline.finish_us
+            if start.mirrored:
+                start_us, finish_us = -finish_us[::-1], -start_us[::-1]
         rows = rows if routes is None else _with_routes(rows, routes)
         trees = _phases_of(rows, start_us, finish_us)
         if trees is None:
@@ -131,8 +135,8 @@ class Rework:
         for phase in self.phases:
             phase.improve(looks // len(self.phases), enough)
 
-    def schedules(self) -> tuple[Schedule, Schedule]:
-        """What was found, as it is and with transfers that are held back until their time."""
+    def schedules(self) -> Iterator[Schedule]:
+        """What was found, as it is and with transfers that are held back until their times, or a little before."""
         done: TimedTransfers | None = None
         for phase in self.phases:
             found = phase.transfers()
@@ -148,7 +152,8 @@ class Rework:
             path=done.path[order].astype(np.int32),
         )
         due, over = (np.asarray(each[order] * self.costs.unit_us) for each in (done.start, done.end))
-        return made, held_back(made, due, over, each_way=True)
+        yield made
+        yield from held_back_early(made, due, over)
 
 
 def fastest_rework(

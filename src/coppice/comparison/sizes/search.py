@@ -6,16 +6,19 @@ Both are judged by simulation at that size, and only what is faster than everyth
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from functools import cached_property
 from math import inf
 
+from coppice.bounds.network import TRANSPOSED
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.comparison.sizes.candidates import NEARBY, Candidate, about_us, as_it_is_us, for_size
+from coppice.comparison.sizes.candidates import NEARBY, Candidate, about_us, for_size, in_profile_us
 from coppice.comparison.sizes.effort import Effort
 from coppice.comparison.sizes.exchanges import ExchangeCandidates
 from coppice.comparison.sizes.grown import GrownTrees
 from coppice.comparison.sizes.matched import Matched, Matcher
+from coppice.comparison.sizes.mirrored import mirror_of
 from coppice.comparison.sizes.ordered import OrderSearch, num_rows
 from coppice.comparison.sizes.reworked import ReworkStart, fastest_rework
 from coppice.comparison.sizes.shaped import ShapedSchedules
@@ -67,25 +70,28 @@ class SizeSearch:
         self.problem, self.model, self.effort, self.plain = problem, model, effort, plain
         self.made, self.time_us, self.say = made, time_us, say
         self._grown = GrownTrees(problem, made, plain.inv_rate, effort.growing)
-        self._shaped = ShapedSchedules(problem, model, time_us, effort.ordering)
+        self._shaped = ShapedSchedules(problem, model, time_us)
         self._exchanges = ExchangeCandidates(problem, model, plain)
 
     def at(self, size_bytes: int, limit_us: float) -> list[tuple[Alternative, float]]:
         """What is faster at a size than all there is, with its time; nothing where ``limit_us`` is reached already."""
-        ranked = [Candidate(self.time_us(one.made.body, size_bytes), one) for one in self.made]
-        best_us = min(each.time_us for each in ranked)
+        as_made = [Candidate(self.time_us(one.made.body, size_bytes), one) for one in self.made]
+        best_us = min(each.time_us for each in as_made)
         if best_us <= limit_us or not self.effort.ordering:
             return []
+        ranked = [self._with_mirror(each, size_bytes, best_us * NEARBY) for each in as_made]
         busy_us = size_bytes * float(self.plain.inv_rate / self.problem.shards) / 1000
         self.say("growing trees of few hops")
         for one in self._grown.at(loaded=busy_us > _LOADED * best_us):
             found = about_us(one.made.body, size_bytes, self.model, best_us * NEARBY)
-            ranked.append(Candidate(found, for_size(one, size_bytes)))
+            made_for = Candidate(found, for_size(one, size_bytes))
+            ranked.append(self._with_mirror(made_for, size_bytes, best_us * NEARBY))
         ranked += self._shaped.at(size_bytes, best_us)
         self.say("routing whole blocks")
         ranked += self._exchanges.at(size_bytes, best_us, limit_us)
         self.say("matching chunks with links")
-        ranked += self._matched(size_bytes, best_us)
+        near_us = NEARBY * min(each.hoped_us for each in ranked)
+        ranked += self._matched(size_bytes, near_us)
         lowest = min(ranked, key=lambda each: each.time_us)
         near = sorted(
             (each for each in ranked if each.hoped_us <= best_us * NEARBY and not _is_held_back(each.one)),
@@ -94,15 +100,28 @@ class SizeSearch:
         ordered = self._in_order(near[:_MOST_ORDERED], size_bytes, lowest.time_us, limit_us)
         best = (lowest.one, lowest.time_us) if ordered is None else ordered
         ones = [best, *((each.one, each.time_us) for each in near if each.one is not best[0])]
-        best = self._reworked(ones, size_bytes, best[1], best_us, limit_us) or best
+        best = self._reworked(ones, size_bytes, best[1], near_us, limit_us) or best
         return [best] if best[1] < best_us else []
+
+    def _with_mirror(self, found: Candidate, size_bytes: int, near_us: float) -> Candidate:
+        """A candidate with what its mirror takes."""
+        back = self._mirror(found.one)
+        return (
+            found
+            if back is None
+            else replace(found, mirrored_us=about_us(back, size_bytes, self.model, near_us))
+        )
+
+    def _mirror(self, one: Alternative) -> Schedule | None:
+        """What reduces, turned round; copies go as soon as they can anyhow."""
+        return mirror_of(one.made.body) if self.problem.collective in TRANSPOSED else None
 
     def _reworked(
         self,
         ones: Sequence[tuple[Alternative, float]],
         size_bytes: int,
         least_us: float,
-        best_us: float,
+        near_us: float,
         limit_us: float,
     ) -> tuple[Alternative, float] | None:
         """One of the alternatives or of what was matched, improved, if that is faster than ``least_us``.
@@ -117,16 +136,20 @@ class SizeSearch:
         profiles = {each.name: each for each in transport_profiles(self.model, self.problem.topology)}
         starts: list[tuple[Alternative, ReworkStart]] = []
         for one, known_us in ones[:_MOST_REWORKED]:
+            back = self._mirror(one)
             # In which protocol and pieces it takes what it is known to take.
-            enough_us = known_us * (1 + _ROUNDING) if known_us < inf else 0.0
+            enough_us = known_us * (1 + _ROUNDING) if back is None and known_us < inf else 0.0
             timeline = fastest(
-                one.made.body, size_bytes, model=self.model, keep_hops=False, enough_us=enough_us
+                back or one.made.body, size_bytes, model=self.model, keep_hops=False, enough_us=enough_us
             )
             start = ReworkStart(
-                body=one.made.body, profile=profiles[timeline.protocol], pieces=timeline.pieces
+                body=one.made.body,
+                profile=profiles[timeline.protocol],
+                pieces=timeline.pieces,
+                mirrored=back is not None,
             )
             starts.append((one, start))
-        for matched in self._matcher.fastest(size_bytes, best_us * NEARBY)[:_MOST_REWORKED]:
+        for matched in self._matcher.fastest(size_bytes, near_us)[:_MOST_REWORKED]:
             body = self._matcher.schedule(matched)
             one = self._made_of(matched, body, size_bytes)
             starts.append(
@@ -145,7 +168,7 @@ class SizeSearch:
         one, start = starts[found[0]]
         best: tuple[Alternative, float] | None = None
         for body in found[1].schedules():
-            time_us = as_it_is_us(body, size_bytes, self.model, below_us)
+            time_us = in_profile_us(body, size_bytes, self.model, start.profile, below_us)
             if time_us < below_us and verify_schedule(body, relay_gpus=True).ok:
                 parameters: dict[str, Parameter] = {**one.made.parameters, "reworked_for": size_bytes}
                 if start.profile.name is not None:
@@ -178,13 +201,13 @@ class SizeSearch:
                 best_us, best = found.time_us, found.alternative(one, size_bytes)
         return None if best is None else (best, best_us)
 
-    def _matched(self, size_bytes: int, best_us: float) -> list[Candidate]:
+    def _matched(self, size_bytes: int, near_us: float) -> list[Candidate]:
         """Chunks matched with links over time, with their times."""
         found: list[Candidate] = []
-        near_us = best_us * NEARBY
         for matched, body in self._matcher.schedules(size_bytes, below_us=near_us):
             one = self._made_of(matched, body, size_bytes)
-            found.append(Candidate(as_it_is_us(body, size_bytes, self.model, near_us), one))
+            time_us = in_profile_us(body, size_bytes, self.model, matched.profile, near_us)
+            found.append(Candidate(time_us, one))
         return found
 
     def _made_of(self, matched: Matched, body: Schedule, size_bytes: int) -> Alternative:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from functools import cached_property
+from math import inf
 
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.sizes.candidates import NEARBY, Candidate, as_it_is_us, for_size
 from coppice.comparison.sizes.effort import MOST_RANKS
 from coppice.comparison.sizes.matched import LEAST_CHUNK_BYTES, in_full_lines
-from coppice.comparison.sizes.ordered import OrderSearch
 from coppice.comparison.sizes.side_by_side import side_by_side
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
@@ -19,7 +19,6 @@ from coppice.planners.over_boxes import exchanged_over_rails, shapes, spread_ove
 from coppice.planners.over_groups import shared_over_groups, switch_groups
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule, in_pieces
-from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import transport_profiles
 from coppice.simulation.models import Model
 from coppice.text import plural
@@ -40,11 +39,10 @@ class ShapedSchedules:
 
     Args:
         time_us: What a body takes at a size.
-        ordering: Transfers that are simulated to find an order, for each size.
     """
 
-    def __init__(self, problem: Problem, model: Model, time_us: Timer, ordering: int) -> None:
-        self.problem, self.model, self.time_us, self.ordering = problem, model, time_us, ordering
+    def __init__(self, problem: Problem, model: Model, time_us: Timer) -> None:
+        self.problem, self.model, self.time_us = problem, model, time_us
         self._spread: dict[tuple[int, int], Schedule] = {}
 
     def at(self, size_bytes: int, best_us: float) -> list[Candidate]:
@@ -59,8 +57,7 @@ class ShapedSchedules:
     def over_boxes(self, size_bytes: int, best_us: float) -> list[Candidate]:
         """What passes between boxes in few messages, with its time; of broadcasts and reductions the fastest one.
 
-        Terms that come late keep a sum waiting, which an order mends. So reductions are told apart by what they take
-        backwards, as broadcasts.
+        Reductions are told apart by what they take turned round, as broadcasts.
         """
         problem = self.problem
         if problem.weights is not None or problem.topology.num_ranks > MOST_RANKS:
@@ -80,9 +77,7 @@ class ShapedSchedules:
                 self._spread[segments, direct] = made
             body = self._spread[segments, direct]
             below_us = min([best_us * NEARBY, *(each.hoped_us for each in found)])
-            hoped_us = time_us = as_it_is_us(body, size_bytes, self.model, below_us)
-            if problem.collective is Collective.REDUCE:
-                hoped_us = min(hoped_us, as_it_is_us(turned_round(body), size_bytes, self.model, below_us))
+            hoped_us = self._copied_us(body, size_bytes, below_us)
             if not found or hoped_us < found[-1].hoped_us:
                 parameters: dict[str, Parameter] = {
                     "over_boxes": "apart" if apart else "spread",
@@ -93,9 +88,9 @@ class ShapedSchedules:
                 over = "ranks" if apart else "boxes"
                 name = f"spread over {over} in {plural(segments, 'segment')}"
                 one = Alternative(name=name, made=made_for, size_bytes=size_bytes)
-                found = [Candidate(time_us, one, mirrored_us=hoped_us)]
+                found = [Candidate(hoped_us, one)]
                 fastest_in = segments
-        return found
+        return [self._as_asked(each, size_bytes) for each in found]
 
     def side_by_side(self, size_bytes: int, best_us: float) -> list[Candidate]:
         """The fastest broadcast along trees on links between ranks."""
@@ -157,9 +152,7 @@ class ShapedSchedules:
             if body is None or in_vain == _MOST_SHARED_IN_VAIN:
                 break
             below_us = min([best_us * NEARBY, *(each.hoped_us for each in found)])
-            hoped_us = time_us = as_it_is_us(body, size_bytes, self.model, below_us)
-            if problem.collective is Collective.REDUCE:
-                hoped_us = min(hoped_us, as_it_is_us(turned_round(body), size_bytes, self.model, below_us))
+            hoped_us = self._copied_us(body, size_bytes, below_us)
             in_vain += len(found)
             if hoped_us < below_us:
                 in_vain = 0
@@ -167,13 +160,21 @@ class ShapedSchedules:
                 name = f"shared over groups in {plural(chunks, 'chunk')}"
                 made = PlannerOutput(body=body, parameters=parameters)
                 one = Alternative(name=name, made=made, size_bytes=size_bytes)
-                found = [Candidate(time_us, one, mirrored_us=hoped_us)]
-        for each in [found[0].one] if found and problem.collective is Collective.REDUCE else []:
-            search = OrderSearch(each.made.body, self.model, self.ordering)
-            mirrored = search.mirrored(size_bytes)
-            if mirrored is not None and verify_schedule(mirrored.schedule, relay_gpus=True).ok:
-                found.append(Candidate(mirrored.time_us, mirrored.alternative(each, size_bytes)))
-        return found
+                found = [Candidate(hoped_us, one)]
+        return [self._as_asked(each, size_bytes) for each in found]
+
+    def _copied_us(self, body: Schedule, size_bytes: int, below_us: float) -> float:
+        """What a broadcast takes, or a reduction turned round."""
+        reduces = self.problem.collective is Collective.REDUCE
+        return as_it_is_us(turned_round(body) if reduces else body, size_bytes, self.model, below_us)
+
+    def _as_asked(self, found: Candidate, size_bytes: int) -> Candidate:
+        """A candidate that was judged as a broadcast, with what it takes as what it is."""
+        body = found.one.made.body
+        if self.problem.collective is not Collective.REDUCE or not isinstance(body, Schedule):
+            return found
+        time_us = as_it_is_us(body, size_bytes, self.model, inf)
+        return Candidate(time_us, found.one, mirrored_us=found.time_us)
 
     def _in_lines(self, size_bytes: int, most: int) -> list[int]:
         """Numbers of chunks up to so many: powers of two and half as many more, and those that fill lines."""
