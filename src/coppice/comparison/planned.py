@@ -156,7 +156,7 @@ def plan_for(
             near_us = best_us * NEARBY if len(wanted) == 1 else inf
             near_us = min(near_us, reached_us)
             most = pieces_at_most(posed, body)
-            found = fastest(
+            timeline = fastest(
                 body,
                 size_bytes,
                 model=assumed,
@@ -165,9 +165,12 @@ def plan_for(
                 below_us=near_us,
                 give_up_us=near_us * (1 + _ROUNDING),
                 least_us=floors.get(size_bytes),
-            ).time_us
-            # Another number of pieces may be taken than the first one that undercuts.
-            if found < min(best_us, reached_us * (1 - _ROUNDING)) and near_us < inf and most == MOST_PIECES:
+            )
+            found = timeline.time_us
+            # Another number of pieces may be taken than the first one that undercuts, unless more of them are slower.
+            whole = timeline.pieces == 1 and abs(found - reached_us) <= found * _ROUNDING
+            undercuts = found < best_us or reached_us < inf
+            if undercuts and not whole and near_us < inf and most == MOST_PIECES:
                 found = fastest(
                     body,
                     size_bytes,

@@ -388,8 +388,10 @@ def _after(schedule: Schedule, message: NDArray[np.int64]) -> tuple[NDArray[np.i
     """The further dependencies of rows as dependencies of messages."""
     if not len(schedule.after):
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int32)
-    waits = np.repeat(message, np.diff(schedule.after_start))
     count = int(message.max()) + 1
+    if count == len(message):  # each row is a message of its own
+        return schedule.after_start.astype(np.int64), schedule.after.astype(np.int32)
+    waits = np.repeat(message, np.diff(schedule.after_start))
     pairs, _ = distinct(waits * count + message[schedule.after])
     start = offsets(np.bincount(pairs // count, minlength=count))
     return start, (pairs % count).astype(np.int32)
