@@ -20,7 +20,13 @@ class Calendar {
     while (i < entries_.size() && entries_[i].begin < from + length) from = std::max(from, entries_[i++].end);
     return from;
   }
-  /// `from` is what gap() said.
+  /// The last time up to `from` at which the port is free for so long.
+  Time last_gap(Time from, Time length) const {
+    std::size_t i = after(from + length - 1);
+    for (; i > 0 && entries_[i - 1].end > from; --i) from = std::min(from, entries_[i - 1].begin - length);
+    return from;
+  }
+  /// `from` is what a gap was found to be.
   void add(Time from, Time length, std::size_t owner) {
     entries_.insert(entries_.begin() + static_cast<std::ptrdiff_t>(after(from)), {from, from + length, owner});
     load_ += length;
@@ -35,6 +41,12 @@ class Calendar {
     std::size_t i = after(time);
     if (i > 0 && entries_[i - 1].begin == time) --i;
     if (i > 0 && entries_[i - 1].end == time) use(entries_[i - 1].owner);
+  }
+  /// Calls `use` with who holds the port from exactly this time on, if there is somebody.
+  template <typename Use>
+  void from(Time time, Use use) const {
+    const std::size_t i = after(time);
+    if (i > 0 && entries_[i - 1].begin == time) use(entries_[i - 1].owner);
   }
   /// Sum of the lengths of all entries.
   Time load() const { return load_; }

@@ -48,6 +48,7 @@ struct SizedChunks {
   std::span<const std::int32_t> source;  // per chunk, the rank that has it
   std::span<const std::int32_t> target;  // the rank that wants it, or -1: all others
   std::span<const std::int32_t> size;    // the number of its size
+  bool summed = false;  // all ranks have a term: the sum of them comes to the source first, and from there to all
 };
 
 /// A schedule as an order of transfers, each of which goes as soon as its ports have a gap, but not before its time.
@@ -55,6 +56,7 @@ struct TransferOrder {
   std::span<const std::int64_t> start;
   std::span<const std::int32_t> channel;
   std::span<const std::int32_t> chunk;
+  std::span<const std::uint8_t> adds = {};  // whether it brings a term; empty: none does
 };
 
 struct Recreated {
@@ -63,9 +65,11 @@ struct Recreated {
   std::vector<std::int64_t> arrive;
   std::vector<std::int32_t> channel;
   std::vector<std::int32_t> chunk;
+  std::vector<std::uint8_t> adds;
 };
 
-/// The best schedule found from `first` on, whose transfers bring every chunk to all ranks that want it, once to each.
+/// The best schedule found from `first` on, whose transfers bring every chunk to all ranks that want it, once to each,
+/// after one term from each where it is summed.
 ///
 /// @param looks  How often a calendar is looked at, at most: what the search costs.
 /// @param enough A time that needs no further search.

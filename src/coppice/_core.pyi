@@ -251,10 +251,19 @@ def recreate(
     start: NDArray[np.int64],
     channel: NDArray[np.int32],
     chunk: NDArray[np.int32],
+    adds: NDArray[np.uint8],
+    summed: bool,
     seed: int,
     looks: int,
     enough: int,
-) -> tuple[int, NDArray[np.int64], NDArray[np.int64], NDArray[np.int32], NDArray[np.int32]]: ...
+) -> tuple[
+    int,
+    NDArray[np.int64],
+    NDArray[np.int64],
+    NDArray[np.int32],
+    NDArray[np.int32],
+    NDArray[np.uint8],
+]: ...
 def simulate_messages(
     traffic: SimpleNamespace, fabric: SimpleNamespace, options: SimpleNamespace
 ) -> dict[str, Any]: ...

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from typing import Any
 
 import numpy as np
 import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
 from numpy.typing import NDArray
 
 from coppice import _core
@@ -16,12 +19,14 @@ from coppice.comparison.sizes.matched import Matcher
 from coppice.comparison.sizes.path_costs import PathCosts
 from coppice.comparison.sizes.reworked import Rework, ReworkStart, fastest_rework
 from coppice.planners.synthesis.tacos import chunk_routes_of
+from coppice.schedule.schedule import Op
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import transport_profiles
 from coppice.simulation.least_time import LeastTimes
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
 from coppice.topology.presets import preset
+from reference.strategies import topologies
 
 COLLECTIVES = ("all_gather", "reduce_scatter", "all_reduce", "broadcast", "reduce", "all_to_all")
 
@@ -64,6 +69,42 @@ def test_what_is_held_back_takes_what_was_found(collective: str) -> None:
     assert min(took_us) <= found.time_us * 1.01
 
 
+@given(data=st.data())
+@settings(max_examples=10, deadline=None)
+def test_phases_that_are_improved_together_are_right_and_never_slower_than_one_after_the_other(
+    data: st.DataObject,
+) -> None:
+    topology = data.draw(topologies(most=8))
+    model, size = model_of(data.draw(st.sampled_from(["nccl-2.30", "mpi-tcp"]))), 2**16
+    matcher = Matcher(Problem(topology, "all_reduce"), model, 2**12)
+    matched = next(iter(matcher.fastest(size, np.inf)), None)
+    assume(matched is not None)
+    start = ReworkStart(body=matcher.schedule(matched), profile=matched.profile, in_order=True)
+    found = Rework.of(start, size, model, matcher.routes)
+    assert found is not None
+    found.improve(looks=2**14, enough_us=0.0)
+    apart_us = found.time_us
+    found.improve_together(looks=2**15, enough_us=0.0)
+    assert found.time_us <= apart_us
+    least_us = LeastTimes(Problem(topology, "all_reduce"), model).at(size).time_us
+    assert found.time_us >= least_us * (1 - 1e-9)
+    for body in found.schedules():
+        assert verify_schedule(body, relay_gpus=True).ok
+        assert fastest(body, size, model=model, pieces=1).time_us >= least_us * (1 - 1e-9)
+
+
+def test_an_all_reduce_gains_where_its_phases_overlap() -> None:
+    _, start, matcher = _start("all_reduce", "dgx-1v")
+    apart, together = (Rework.of(start, 2**18, model_of(None), matcher.routes) for _ in range(2))
+    assert apart is not None
+    assert together is not None
+    apart.improve(looks=2**22, enough_us=0.0)
+    together.improve(looks=2**21, enough_us=0.0)
+    together.improve_together(looks=2**21, enough_us=0.0)
+    assert together.time_us < apart.time_us
+    assert sum(next(iter(together.schedules())).op == Op.REDUCE) == sum(start.body.op == Op.REDUCE)
+
+
 def test_a_time_that_is_enough_ends_the_search() -> None:
     _, start, matcher = _start("broadcast", boxes=2)
     found = Rework.of(start, 2**18, model_of(None), matcher.routes)
@@ -96,8 +137,12 @@ def _decoded(
     channel: NDArray[np.int32],
     chunk: NDArray[np.int32],
 ) -> list[tuple[int, int]]:
-    """When each transfer goes and arrives, in its order: the readable reference of the core without a search."""
-    has = {(c, int(rank)): 0 for c, rank in enumerate(source)}
+    """When each transfer goes and arrives, in its order: the readable reference of the core without a search.
+
+    A term of a sum waits for those that its sender has been given, as a copy waits for what it sends.
+    """
+    ranks = int(costs.src.max()) + 1
+    has = dict.fromkeys(itertools.product(range(len(source)), range(ranks)), 0)
     busy: dict[int, list[tuple[int, int]]] = {}
     found = []
     for k, c in zip(channel.tolist(), chunk.tolist(), strict=True):
@@ -115,13 +160,14 @@ def _decoded(
                         start, moved = end - offset, True
         for port, offset, hold in held:
             busy.setdefault(port, []).append((start + offset, start + offset + hold))
-        has[c, int(costs.dst[k])] = start + int(costs.duration[size[c], k])
-        found.append((start, has[c, int(costs.dst[k])]))
+        found.append((start, start + int(costs.duration[size[c], k])))
+        has[c, int(costs.dst[k])] = max(has[c, int(costs.dst[k])], found[-1][1])
     return found
 
 
+@pytest.mark.parametrize("summed", [False, True])
 @pytest.mark.parametrize("seed", range(12))
-def test_the_core_places_transfers_as_its_reference_does(seed: int) -> None:
+def test_the_core_places_transfers_as_its_reference_does(seed: int, summed: bool) -> None:
     random = np.random.default_rng(seed)
     topology = preset("dgx-a100", boxes=2)
     routes, model = chunk_routes_of(topology, None, 2**10), model_of("mpi-tcp" if seed % 3 == 0 else None)
@@ -150,9 +196,14 @@ def test_the_core_places_transfers_as_its_reference_does(seed: int) -> None:
             channel.append(k)
             chunk.append(c)
             holders[c].append(int(costs.dst[k]))
+    if summed:  # along the same trees, the other way and from the last row to the first
+        pairs = {(int(a), int(b)): k for k, (a, b) in enumerate(zip(costs.src, costs.dst, strict=True))}
+        back = [pairs[int(costs.dst[k]), int(costs.src[k])] for k in reversed(channel)]
+        channel, chunk = back + channel, chunk[::-1] + chunk
+    adds = (np.arange(len(channel)) < len(channel) // 2).astype(np.uint8) if summed else np.zeros(0, np.uint8)
     order = np.array(channel, dtype=np.int32), np.array(chunk, dtype=np.int32)
     expected = _decoded(costs, source, size, *order)
-    time, start, arrive, _, _ = _core.recreate(
+    time, start, arrive, *_ = _core.recreate(
         ranks,
         costs.num_ports,
         costs.src,
@@ -167,6 +218,8 @@ def test_the_core_places_transfers_as_its_reference_does(seed: int) -> None:
         size,
         np.zeros(len(channel), dtype=np.int64),
         *order,
+        adds,
+        summed,
         0,
         0,
         0,

@@ -3,7 +3,8 @@
 Trees that were made for a rate, and chunks that were matched greedily, leave links idle at sizes where latencies and
 bytes count alike. The search (cpp/recreate) starts from such a schedule, in the order in which its transfers are
 simulated, and changes trees, paths and times of chunks at what messages cost under the model. What reduces is what
-copies, backwards in time; an all-reduce is improved in both phases, one by one.
+copies, backwards in time. The phases of an all-reduce are improved one by one, which is soon done, and then together:
+a chunk turns as soon as its terms have come, while links still serve the sums of others.
 """
 
 from __future__ import annotations
@@ -51,6 +52,7 @@ class Rework:
 
     def __init__(self, rows: Schedule, costs: ChannelCosts, phases: Sequence[_Phase]) -> None:
         self.rows, self.costs, self.phases = rows, costs, phases
+        self._together: TimedTransfers | None = None
 
     @classmethod
     def of(
@@ -119,29 +121,51 @@ class Rework:
 
     @property
     def time_us(self) -> float:
-        """What it takes where its transfers go at their times; an all-reduce one phase after the other."""
-        units = sum(phase.time for phase in self.phases)
+        """What it takes where its transfers go at their times; an all-reduce one phase after the other at first."""
+        units = sum(phase.time for phase in self.phases) if self._together is None else self._together.time
         return self.costs.start_us + units * self.costs.unit_us
 
     def improve(self, *, looks: int, enough_us: float) -> None:
-        """Search further.
+        """Search further, in each phase alone.
 
         Args:
             looks: How often the search looks at what a link serves, at most.
             enough_us: A time that needs no further search.
         """
         alone = len(self.phases) == 1
-        enough = int(max(0.0, enough_us - self.costs.start_us) / self.costs.unit_us) if alone else 0
+        enough = self._units(enough_us) if alone else 0
+        self._together = None
         for phase in self.phases:
             phase.improve(looks // len(self.phases), enough)
 
+    def improve_together(self, *, looks: int, enough_us: float) -> None:
+        """Search further from there in both phases at once, where there are two.
+
+        Args:
+            looks: As :meth:`improve` takes it.
+            enough_us: Likewise.
+        """
+        if len(self.phases) == 1:
+            self.improve(looks=looks, enough_us=enough_us)
+            return
+        done = self._done()
+        order = np.lexsort((done.end, done.start))
+        _, start, arrive, channel, chunk, adds = self.phases[0].recreated(
+            self.costs,
+            start=done.start[order],
+            channel=done.path[order].astype(np.int32),
+            chunk=done.chunk[order].astype(np.int32),
+            adds=(done.op[order] == Op.REDUCE).astype(np.uint8),
+            looks=looks,
+            enough=self._units(enough_us),
+        )
+        found = _timed(self.costs, start, arrive, channel, chunk, adds)
+        if found.time < done.time:
+            self._together = found
+
     def schedules(self) -> Iterator[Schedule]:
         """What was found, as it is and with transfers that are held back until their times, or a little before."""
-        done: TimedTransfers | None = None
-        for phase in self.phases:
-            found = phase.transfers()
-            done = found if done is None else joined(done, found)
-        assert done is not None
+        done = self._done()
         order = np.lexsort((done.end, done.start))
         made = replace(
             self.rows,
@@ -154,6 +178,17 @@ class Rework:
         due, over = (np.asarray(each[order] * self.costs.unit_us) for each in (done.start, done.end))
         yield made
         yield from held_back_early(made, due, over)
+
+    def _done(self) -> TimedTransfers:
+        """The transfers at their times."""
+        if self._together is not None:
+            return self._together
+        found = [phase.transfers() for phase in self.phases]
+        return found[0] if len(found) == 1 else joined(*found)
+
+    def _units(self, us: float) -> int:
+        """Units of time from the first message until then."""
+        return int(max(0.0, us - self.costs.start_us) / self.costs.unit_us)
 
 
 def fastest_rework(
@@ -168,7 +203,7 @@ def fastest_rework(
     """The start that becomes the fastest, by its number, and what it becomes; None where none can be improved.
 
     All are improved a little, the better half of them further, and so on (successive halving; Jamieson and Talwalkar,
-    AISTATS 2016).
+    AISTATS 2016). What is left of all-reduces is improved in both phases together at the end.
 
     Args:
         looks: For all of them together.
@@ -176,12 +211,16 @@ def fastest_rework(
     made = ((number, Rework.of(start, size_bytes, model, routes)) for number, start in enumerate(starts))
     left = [(number, each) for number, each in made if each is not None]
     rounds = len(left).bit_length()
+    alone = looks // 2 if left and len(left[0][1].phases) > 1 else looks
     while left:
         for _, each in left:
-            each.improve(looks=looks // (rounds * len(left)), enough_us=enough_us)
+            each.improve(looks=alone // (rounds * len(left)), enough_us=enough_us)
         left.sort(key=lambda one: one[1].time_us)
         if len(left) == 1:
-            return left[0]
+            number, best = left[0]
+            if len(best.phases) > 1:
+                best.improve_together(looks=looks // 2, enough_us=enough_us)
+            return number, best
         left = left[: len(left) // 2]
     return None
 
@@ -237,8 +276,37 @@ class _Phase:
         self.time, self.seed = 0, 0
 
     def improve(self, looks: int, enough: int) -> None:
-        costs = self.costs
-        self.time, self.start, self.arrive, self.channel, self.chunk = _core.recreate(
+        self.time, self.start, self.arrive, self.channel, self.chunk, _ = self.recreated(
+            self.costs,
+            start=self.start,
+            channel=self.channel,
+            chunk=self.chunk,
+            adds=np.zeros(0, dtype=np.uint8),
+            looks=looks,
+            enough=enough,
+        )
+        self.seed += 1
+
+    def recreated(
+        self,
+        costs: ChannelCosts,
+        *,
+        start: NDArray[np.int64],
+        channel: NDArray[np.int32],
+        chunk: NDArray[np.int32],
+        adds: NDArray[np.uint8],
+        looks: int,
+        enough: int,
+    ) -> tuple[
+        int,
+        NDArray[np.int64],
+        NDArray[np.int64],
+        NDArray[np.int32],
+        NDArray[np.int32],
+        NDArray[np.uint8],
+    ]:
+        """Improve some transfers of the chunks; all of both phases where there are marks which of them add."""
+        return _core.recreate(
             self.num_ranks,
             costs.num_ports,
             costs.src,
@@ -251,26 +319,39 @@ class _Phase:
             self.trees.source,
             self.trees.target,
             self.size,
-            self.start,
-            self.channel,
-            self.chunk,
+            start,
+            channel,
+            chunk,
+            adds,
+            len(adds) > 0,
             self.seed,
             looks,
             enough,
         )
-        self.seed += 1
 
     def transfers(self) -> TimedTransfers:
-        found = TimedTransfers(
-            start=self.start,
-            end=self.arrive,
-            chunk=self.chunk.astype(np.int64),
-            src=self.costs.src[self.channel].astype(np.int64),
-            dst=self.costs.dst[self.channel].astype(np.int64),
-            path=self.channel.astype(np.int64),
-            op=np.full(len(self.start), Op.COPY, dtype=np.int8),
-        )
+        found = _timed(self.costs, self.start, self.arrive, self.channel, self.chunk, None)
         return reversed_in_time(found) if self.trees.backwards else found
+
+
+def _timed(
+    costs: ChannelCosts,
+    start: NDArray[np.int64],
+    arrive: NDArray[np.int64],
+    channel: NDArray[np.int32],
+    chunk: NDArray[np.int32],
+    adds: NDArray[np.uint8] | None,
+) -> TimedTransfers:
+    """Transfers on channels; None: none of them adds."""
+    return TimedTransfers(
+        start=start,
+        end=arrive,
+        chunk=chunk.astype(np.int64),
+        src=costs.src[channel].astype(np.int64),
+        dst=costs.dst[channel].astype(np.int64),
+        path=channel.astype(np.int64),
+        op=np.where(np.zeros(len(chunk)) if adds is None else adds, Op.REDUCE, Op.COPY).astype(np.int8),
+    )
 
 
 def _phases_of(
