@@ -20,7 +20,7 @@ from coppice.comparison.sizes.grown import GrownTrees
 from coppice.comparison.sizes.matched import Matched, Matcher
 from coppice.comparison.sizes.mirrored import mirror_of
 from coppice.comparison.sizes.ordered import OrderSearch, num_rows
-from coppice.comparison.sizes.reworked import ReworkStart, fastest_rework
+from coppice.comparison.sizes.reworked import MOST_ROWS, ReworkStart, fastest_rework
 from coppice.comparison.sizes.shaped import ShapedSchedules
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
@@ -136,6 +136,8 @@ class SizeSearch:
         profiles = {each.name: each for each in transport_profiles(self.model, self.problem.topology)}
         starts: list[tuple[Alternative, ReworkStart]] = []
         for one, known_us in ones[:_MOST_REWORKED]:
+            if num_rows(one.made.body) > MOST_ROWS:
+                continue  # too many transfers to improve
             back = self._mirror(one)
             # In which protocol and pieces it takes what it is known to take.
             enough_us = known_us * (1 + _ROUNDING) if back is None and known_us < inf else 0.0
