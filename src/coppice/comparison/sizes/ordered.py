@@ -53,8 +53,6 @@ _PATIENCE = 2
 """Passes in a row that gain nothing, after which an order is as good as it gets."""
 _MOST_STEPPED = 8
 """Pieces of rows with steps: each needs all the steps, of which thread blocks of some runtimes have 64 at most."""
-_MOST_WRITTEN = 2**16
-"""Transfers of a schedule whose pieces the simulator cut where they become rows of their own."""
 _WORKERS = 2**20
 """Workers that never keep a message waiting."""
 _LEAST_GAIN = 1e-4
