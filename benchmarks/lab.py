@@ -33,7 +33,7 @@ from coppice.collectives import Collective
 from coppice.planners.planning import plan
 from coppice.run.lab.blueprint import draw, load_of
 from coppice.run.lab.launch import launch_mpi, launch_ranks
-from coppice.run.lab.namespaces import BURST_BYTES, QUEUE_MS, Lab, build, remove
+from coppice.run.lab.namespaces import BURST_BYTES, Lab, build, remove
 from coppice.run.planned import choose_pieces
 from coppice.simulation.models import Model
 from coppice.simulation.simulator import simulate
@@ -131,16 +131,11 @@ def standing(
     *,
     burst_bytes: int = BURST_BYTES,
     acknowledgements_first: bool = False,
-    queue_ms: int = QUEUE_MS,
 ) -> Iterator[Lab]:
     """A lab that is taken down at the end; if a run that was killed left one of this name, it is taken down first."""
     remove(name)
     lab = build(
-        name,
-        draw(topology, scale),
-        burst_bytes=burst_bytes,
-        acknowledgements_first=acknowledgements_first,
-        queue_ms=queue_ms,
+        name, draw(topology, scale), burst_bytes=burst_bytes, acknowledgements_first=acknowledgements_first
     )
     try:
         yield lab

@@ -4,11 +4,11 @@
     python benchmarks/lab_sizes.py --only ring --rounds 5
 
 Eight ranks run over gloo (`lab_sizes_rank.py`). First a few algorithms of a collective are timed at sizes in between,
-from which a time model is fitted. Plans that it makes for those sizes are timed and fitted to as well, twice: they show
-what it did not know. With the last model a set of plans is made for the sizes of the table, as `coppice plan --sizes`
-does. A second run times every algorithm of the catalogue that has routes, and gloo's own
-collective; then, round by round, the set beside those that came near the fastest. So a time is predicted before it is
-measured, and from other sizes.
+from which a time model is fitted. Plans that it makes for the short ones are timed and fitted to as well, twice: they
+show what it did not know. With the last model a set of plans is made for the sizes of the table, as `coppice plan
+--sizes` does. A second run times every algorithm of the catalogue that has routes, and gloo's own collective; then,
+round by round, the set beside those that came near the fastest. So a time is predicted before it is measured, and from
+other sizes.
 """
 
 from __future__ import annotations
@@ -59,12 +59,11 @@ KEPT = PAGE.with_suffix(".json")
 NETWORKS = ("two-boxes", "ring")
 SIZES = sizes_of("16K,256K,4M")
 FITTED = sizes_of("8K,32K,128K,512K,2M")
-LOOKS = 2
-"""How often plans are timed that a model makes, to fit the next one."""
+LOOKS, LOOKED_AT = 2, sizes_of("8K,32K")
+"""How often plans are timed that a model makes, to fit the next one, and at which sizes: those at which handling
+messages takes the time. How flows that meet share a link shows at others, and is in no model."""
 RIGHT = 0.15
 """Error of a time that is predicted well enough."""
-QUEUE_MS = 2000
-"""What a queue of a link holds: none ever overflows, as networks of GPU clusters drop nothing."""
 RESTS = 1.5
 """Rests before runs, in the time in which the slowest link fills its bucket."""
 SLOWER = 2
@@ -167,7 +166,6 @@ class Place:
             self.scale,
             burst_bytes=SLOW_BURST_BYTES,
             acknowledgements_first=True,
-            queue_ms=QUEUE_MS,
         ) as lab:
             yield lab
 
@@ -225,12 +223,12 @@ def of_the_catalogue(place: Place, rows: Sequence[dict[str, Any]]) -> list[Measu
 
 
 def of_plans(place: Place, collective: Collective, model: Model, rounds: int) -> list[MeasuredBody]:
-    """Times of what a model takes for the fastest at each size that models are fitted to."""
-    made = plan_set(place.problem(collective), FITTED, model=model, least_gain=0).plans
+    """Times of what a model takes for the fastest at short sizes."""
+    made = plan_set(place.problem(collective), LOOKED_AT, model=model, least_gain=0).plans
     with tempfile.TemporaryDirectory() as directory, place.lab() as lab:
         folder = Path(directory) / f"{collective}"
         write_plan_set(made, folder)
-        rows = timed(lab, place.spec(collective, [str(folder)], FITTED, rounds))
+        rows = timed(lab, place.spec(collective, [str(folder)], LOOKED_AT, rounds))
     return [
         MeasuredBody(
             body=made.at(row["size_bytes"]).body,
@@ -366,7 +364,7 @@ HEAD = """# Plans of sizes on real sockets
 {machine}, 8 ranks over gloo.
 
 For each network and collective a time model is fitted to a few algorithms at 8, 32, 128 and 512 KiB and 2 MiB, where
-they take no more than twice the fastest of them, and then, twice, to the plans as well that it makes for these sizes;
+they take no more than twice the fastest of them, and then, twice, to the plans as well that it makes for the first two;
 with it plans are made for the sizes of the table. Every algorithm of
 the catalogue that has routes and gloo's own collective ("others") are timed in three rounds (at 4 MiB in one, without
 those that took four times the fastest at 256 KiB). Those that come within 30% of the fastest of them, at most four, are
@@ -376,9 +374,8 @@ more than the plan the fastest of all others took, and at the end stands the 95%
 the same round. Slower beyond noise is a loss of more than 3% that chance brings in less than 5%.
 
 Links have half the rates of those of lab.md and let {burst:,} bytes through at once after a rest, which every run has
-before it; their queues hold two seconds, so that nothing is dropped, as on networks of GPU clusters, and
-acknowledgements wait for no data. Ranks get a core before all other programs of the machine: behind others, even idle
-ones, every message waits for milliseconds, whatever the algorithm.
+before it; acknowledgements wait for no data. Ranks get a core before all other programs of the machine: behind others,
+even idle ones, every message waits for milliseconds, whatever the algorithm.
 
 """
 

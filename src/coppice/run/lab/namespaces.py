@@ -45,8 +45,7 @@ BURST_BYTES = 80_000
 """What a link lets through at once after a rest: above the 64 KiB that the kernel hands down at once; below, it cuts
 them up in software."""
 
-QUEUE_MS = 20
-"""How long what waits at a link may take to leave it; what is more is dropped."""
+_QUEUE_MS = 20
 
 _SHORT_BYTES = 128
 """Packets below it, a power of two, have no data to speak of."""
@@ -66,24 +65,15 @@ class _Record(msgspec.Struct, kw_only=True, forbid_unknown_fields=True):
     scale: str
     topology: str
     acknowledgements_first: bool = False
-    queue_ms: int = QUEUE_MS
 
 
 class Lab:
     """A running lab."""
 
-    def __init__(
-        self,
-        name: str,
-        blueprint: Blueprint,
-        *,
-        acknowledgements_first: bool = False,
-        queue_ms: int = QUEUE_MS,
-    ) -> None:
+    def __init__(self, name: str, blueprint: Blueprint, *, acknowledgements_first: bool = False) -> None:
         self.name = name  # Its name
         self.blueprint = blueprint  # What was built
         self.acknowledgements_first = acknowledgements_first  # They have a queue of their own
-        self.queue_ms = queue_ms  # What a link's queue holds, in the time that it takes to leave
         # Files of this lab: `topology.json` (at the rates of the lab) and what launchers need
         self.directory = STATE / name
 
@@ -103,12 +93,7 @@ def namespace(name: str, node: int) -> str:
 
 
 def build(
-    name: str,
-    blueprint: Blueprint,
-    *,
-    burst_bytes: int = BURST_BYTES,
-    acknowledgements_first: bool = False,
-    queue_ms: int = QUEUE_MS,
+    name: str, blueprint: Blueprint, *, burst_bytes: int = BURST_BYTES, acknowledgements_first: bool = False
 ) -> Lab:
     """Build a lab; an error or interrupt removes all of it.
 
@@ -117,11 +102,7 @@ def build(
             message: at 100 Mbit/s the default is what they carry in 6.4 ms.
         acknowledgements_first: Acknowledgements of TCP do not wait behind data: packets of less than 128 bytes pass
             links freely. In one queue with data they slow a flow as much as data in the other direction is slowed.
-        queue_ms: What a link's queue holds, in milliseconds at its rate; what is more is dropped. Networks of GPU
-            clusters drop nothing, which seconds come to.
     """
-    if queue_ms < 1:
-        raise InputError(f"expected queues of 1 ms or more, found {queue_ms}.")
     if burst_bytes < 2 * _MTU:
         raise InputError(f"expected bursts of two packets ({2 * _MTU} bytes) or more, found {burst_bytes}.")
     _check_name(name)
@@ -130,7 +111,7 @@ def build(
         raise InputError(
             f"a lab named {name!r} stands already: take it down with `coppice lab down --name {name}`."
         )
-    lab = Lab(name, blueprint, acknowledgements_first=acknowledgements_first, queue_ms=queue_ms)
+    lab = Lab(name, blueprint, acknowledgements_first=acknowledgements_first)
     try:
         _write_files(lab)
         _raise(lab, burst_bytes)
@@ -161,12 +142,7 @@ def find(name: str) -> Lab:
             f"expected {blueprint.topology.num_nodes} namespaces of the lab {name!r}, found {len(standing)}: "
             "take it down with `coppice lab down`."
         )
-    return Lab(
-        name,
-        blueprint,
-        acknowledgements_first=record.acknowledgements_first,
-        queue_ms=record.queue_ms,
-    )
+    return Lab(name, blueprint, acknowledgements_first=record.acknowledgements_first)
 
 
 def remove(name: str) -> int:
@@ -235,7 +211,6 @@ def _write_files(lab: Lab) -> None:
         scale=str(blueprint.scale),
         topology="true.json",
         acknowledgements_first=lab.acknowledgements_first,
-        queue_ms=lab.queue_ms,
     )
     write_atomically(lab.directory / "lab.json", msgspec.json.encode(record))
 
@@ -276,17 +251,17 @@ def _raise(lab: Lab, burst_bytes: int) -> None:
             lines += [f"link set {interface} mtu {_MTU} up", f"addr add {address}/31 dev {interface}"]
             if bits:
                 if lab.acknowledgements_first:
-                    limits += _two_queues(interface, bits, burst_bytes, lab.queue_ms)
+                    limits += _two_queues(interface, bits, burst_bytes)
                 else:
-                    limits.append(f"qdisc add {_one_queue(interface, bits, burst_bytes, lab.queue_ms)}")
+                    limits.append(f"qdisc add {_one_queue(interface, bits, burst_bytes)}")
         _batch(["ip", "-n", inside, "-batch", "-"], lines + routes[node])
         if limits:
             _batch(["tc", "-n", inside, "-batch", "-"], limits)
 
 
-def _one_queue(interface: str, bits: int, burst_bytes: int, queue_ms: int) -> str:
+def _one_queue(interface: str, bits: int, burst_bytes: int) -> str:
     """Words for `tc qdisc` that limit an interface."""
-    return f"dev {interface} root handle 1: tbf rate {bits}bit burst {burst_bytes} latency {queue_ms}ms"
+    return f"dev {interface} root handle 1: tbf rate {bits}bit burst {burst_bytes} latency {_QUEUE_MS}ms"
 
 
 def _limited_class(interface: str, bits: int, burst_bytes: int) -> str:
@@ -295,10 +270,10 @@ def _limited_class(interface: str, bits: int, burst_bytes: int) -> str:
     return f"dev {interface} parent 1: classid 1:2 htb {limit} prio 2 quantum {_MTU}"
 
 
-def _two_queues(interface: str, bits: int, burst_bytes: int, queue_ms: int) -> list[str]:
+def _two_queues(interface: str, bits: int, burst_bytes: int) -> list[str]:
     """Lines for `tc` that limit an interface, but for short packets."""
     short = f"u32 match u16 0 0x{0xFFFF - (_SHORT_BYTES - 1):x} at 2"  # the length of a packet of IPv4
-    limit = bits * queue_ms // 8000 + burst_bytes
+    limit = bits * _QUEUE_MS // 8000 + burst_bytes
     return [
         f"qdisc add dev {interface} root handle 1: htb default 2",
         f"class add dev {interface} parent 1: classid 1:1 htb rate 10gbit prio 1 quantum {_MTU}",
@@ -331,7 +306,7 @@ def throttle(lab: Lab, shares: Mapping[tuple[int, int], float], *, burst_bytes: 
         limits.setdefault(node, []).append(
             f"class change {_limited_class(interface, rate, burst_bytes)}"
             if lab.acknowledgements_first
-            else f"qdisc change {_one_queue(interface, rate, burst_bytes, lab.queue_ms)}"
+            else f"qdisc change {_one_queue(interface, rate, burst_bytes)}"
         )
     for node, lines in limits.items():
         _batch(["tc", "-n", lab.namespace(node), "-batch", "-"], lines)
