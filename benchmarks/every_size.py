@@ -1,13 +1,12 @@
 """How far the fastest schedule found for a size is from the least time of that size, on fourteen clusters.
 
-    python benchmarks/every_size.py [--only PATTERN] [--again | --alone] [--model NAME] [--write]
+    python benchmarks/every_size.py [--only PATTERN] [--again] [--model NAME] [--write]
 
-A case is a cluster and a collective, planned for 1 KiB to 4 GiB in powers of 4 with a plan of its own for each size:
-the gap is that of `coppice plan --size`. On 1,024 GPUs there are fewer sizes, each of them planned by itself, and the
-time is that of the size which takes longest. Results are kept in every_size.json, a row for each case and model, so
-that the table can be made in pieces; `--only` counts its cases anew. With `--again` rows that are there are kept, and
-sizes whose gap is above 5% are planned anew, each by itself as `coppice plan --size` does. With `--alone` they are kept
-too, and every size is planned by itself for the time that takes longest.
+A case is a cluster and a collective, planned for 1 KiB to 4 GiB in powers of 4, on 1,024 GPUs for fewer sizes. Every
+size is planned by itself, on a topology made anew: its gap and its processor seconds are those of `coppice plan
+--size`. Results are kept in every_size.json, a row for each case and model, so that the table can be made in pieces;
+`--only` counts its cases anew. With `--again` rows that are there are kept, and only sizes whose gap is above 5% are
+planned anew.
 """
 
 from __future__ import annotations
@@ -26,7 +25,6 @@ from rich.console import Console
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.planned import gap_over, plan_for
-from coppice.simulation.least_time import LeastTime
 from coppice.text import short_size, sizes_of
 from coppice.topology import preset
 from coppice.topology.model import Topology
@@ -48,6 +46,8 @@ COLLECTIVES = (
 )
 NEAR, NEARER = 0.15, 0.05
 """Gaps that the goal is about: all cells within the first one, and nine of ten within the second one."""
+MOST_S, MOST_S_LARGE = 5, 60
+"""Seconds in which a size is to be planned on up to 72 GPUs, and on 1,024."""
 NEAR_LARGE = 0.10
 """On 1,024 GPUs nine of ten cells are to be within this one."""
 
@@ -92,82 +92,42 @@ def sizes_on(name: str) -> tuple[int, ...]:
     return tuple(LARGE_SIZES if name in LARGE else SIZES)
 
 
-def counted(name: str, collective: Collective, model: str) -> dict[str, Any]:
-    """Row of a case: the gap of each size, what limits the worst one, and the time that planning took."""
-    made = (LARGE if name in LARGE else CLUSTERS)[name]()
-    problem = Problem(made, collective, root=0 if collective.rooted else None)
+def counted(
+    name: str, collective: Collective, model: str, known: Mapping[str, Any] | None = None
+) -> dict[str, Any]:
+    """Row of a case: the gap and the processor seconds of each size, and what limits the worst one.
+
+    Args:
+        known: A row that was counted before: what it has within the goal is kept.
+    """
     sizes = sizes_on(name)
-    spent: list[float] = []
-    least: dict[int, LeastTime] = {}
-    taken: dict[int, tuple[str, float]] = {}
-    for together in [[size] for size in sizes] if name in LARGE else [sizes]:
+    old = {} if known is None else {place: gap for place, gap in enumerate(known["gap"]) if gap <= NEARER}
+    rows: list[tuple[float, str, float | None, str]] = []
+    for place, size in enumerate(sizes):
+        if known is not None and place in old:
+            rows.append((old[place], known["fastest"][place], known["seconds"][place], known["limit"]))
+            continue
+        made = (LARGE if name in LARGE else CLUSTERS)[name]()
+        problem = Problem(made, collective, root=0 if collective.rooted else None)
         begun = time.process_time()
-        found = plan_for(problem, together, model=model, relay_gpus=None)
-        spent.append(time.process_time() - begun)
-        least |= found.least
-        taken |= found.preferred.fastest
-        for size in together if name in LARGE else ():  # a case takes minutes there
-            best, time_us = taken[size]
-            gap = gap_over(least[size].time_us, time_us)
-            print(
-                " ",
-                name,
-                collective,
-                model,
-                short_size(size),
-                f"{gap:.1%} {best}, {spent[-1]:.1f} s",
-                flush=True,
-            )
-    gaps = [gap_over(least[size].time_us, taken[size][1]) for size in sizes]
-    worst = max(range(len(gaps)), key=gaps.__getitem__)
+        found = plan_for(problem, [size], model=model, relay_gpus=None)
+        seconds = time.process_time() - begun
+        best, time_us = found.preferred.fastest[size]
+        gap = gap_over(found.least[size].time_us, time_us)
+        rows.append((round(gap, 4), best, round(seconds, 1), found.least[size].limit))
+        print(
+            " ", name, collective, model, short_size(size), f"{gap:.1%} {best}, {seconds:.1f} s", flush=True
+        )
+    gaps, fastest, spent, limits = (list(column) for column in zip(*rows, strict=True))
     return {
         "cluster": name,
         "collective": collective.value,
         "model": model,
-        "gpus": problem.topology.num_ranks,
-        "cpu_s": round(max(spent), 1),
-        "gap": [round(each, 4) for each in gaps],
-        "fastest": [taken[size][0] for size in sizes],
-        "limit": least[sizes[worst]].limit,
+        "gap": gaps,
+        "fastest": fastest,
+        "seconds": spent,
+        "limit": limits[max(range(len(gaps)), key=gaps.__getitem__)],
     }
-
-
-def again(row: dict[str, Any]) -> dict[str, Any]:
-    """A row whose sizes above the goal are planned anew."""
-    name, collective, model = row["cluster"], Collective(row["collective"]), row["model"]
-    made = (LARGE if name in LARGE else CLUSTERS)[name]()
-    problem = Problem(made, collective, root=0 if collective.rooted else None)
-    row = {**row, "gap": list(row["gap"]), "fastest": list(row["fastest"]), "again": True}
-    limits: dict[int, str] = {}
-    for place, size in enumerate(sizes_on(name)):
-        if row["gap"][place] > NEARER:
-            begun = time.process_time()
-            found = plan_for(problem, [size], model=model, relay_gpus=None)
-            best, time_us = found.preferred.fastest[size]
-            gap = gap_over(found.least[size].time_us, time_us)
-            spent = time.process_time() - begun
-            print(" ", name, collective, model, short_size(size), f"{row['gap'][place]:.1%} ->", end=" ")
-            print(f"{gap:.1%} {best}, {spent:.1f} s", flush=True)
-            row["gap"][place], row["fastest"][place] = round(gap, 4), best
-            limits[place] = found.least[size].limit
-    worst = max(range(len(row["gap"])), key=row["gap"].__getitem__)
-    return {**row, "limit": limits.get(worst, row["limit"])}
-
-
-def alone(row: dict[str, Any]) -> dict[str, Any]:
-    """A row with the time of the size that takes longest to plan by itself; its gaps stay as they were counted."""
-    name, collective, model = row["cluster"], Collective(row["collective"]), row["model"]
-    made = (LARGE if name in LARGE else CLUSTERS)[name]
-    spent: list[float] = []
-    for size in sizes_on(name):
-        # A topology of its own, so that nothing is known from the size before.
-        problem = Problem(made(), collective, root=0 if collective.rooted else None)
-        begun = time.process_time()
-        plan_for(problem, [size], model=model, relay_gpus=None)
-        spent.append(time.process_time() - begun)
-        print(" ", name, collective, model, short_size(size), f"{spent[-1]:.1f} s", flush=True)
-    longest = max(range(len(spent)), key=spent.__getitem__)
-    return {**row, "alone_s": round(spent[longest], 1), "alone_at": longest}
 
 
 def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[float, float]) -> Table:
@@ -177,7 +137,7 @@ def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[flo
         title="Gap to the least time" if clusters[0] in CLUSTERS else "Gap to the least time on 1,024 GPUs",
         header=(
             *("model", "cluster", "collective", *(f"within {share:.0%}" for share in shares)),
-            *("worst", "at", "cpu", "one size", "the worst is limited by"),
+            *("worst", "at", "cpu", "for", "the worst is limited by"),
         ),
     )
     for row in rows:
@@ -189,8 +149,7 @@ def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[flo
                 *(f"{sum(each <= most for each in gaps)} of {len(gaps)}" for most in shares),
                 f"{gaps[worst]:.1%}",
                 short_size(sizes_on(row["cluster"])[worst]),
-                number(row["cpu_s"], unit="s"),
-                _longest_alone(row),
+                *_longest(row),
                 row["limit"],
             )
         )
@@ -201,12 +160,13 @@ def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[flo
                 f"{sum(gap <= most for gap in gaps) / len(gaps):.1%} within {most:.0%}" for most in shares
             )
             made.notes.append(f"{model}: {len(gaps)} cells, {', '.join(within)}.")
-    anew = sum(bool(row.get("again")) for row in rows)
-    if anew:
-        made.notes.append(
-            f"In {anew} rows the sizes whose gap was above {NEARER:.0%} were planned anew, each by itself, later than "
-            "the others (`--again`); `cpu` is that of the count before."
-        )
+    spent = [each for row in rows for each in row["seconds"] if each is not None]
+    limit_s = MOST_S if clusters[0] in CLUSTERS else MOST_S_LARGE
+    slow = sum(each > limit_s for each in spent)
+    made.notes.append(
+        f"Planning took more than {limit_s} processor seconds in {slow} of the {len(spent)} cells in which it was "
+        "measured."
+    )
     missing = len(MODELS) * len(clusters) * len(COLLECTIVES) - len(rows)
     if missing:
         made.notes.append(
@@ -215,13 +175,13 @@ def table(rows: list[dict[str, Any]], clusters: Sequence[str], shares: tuple[flo
     return made
 
 
-def _longest_alone(row: dict[str, Any]) -> str:
-    """Time of planning the size by itself that takes longest, where that was measured."""
-    if row["cluster"] in LARGE:  # planned by themselves anyhow
-        return number(row["cpu_s"], unit="s")
-    if "alone_s" not in row:
-        return number(None)
-    return f"{number(row['alone_s'], unit='s')} at {short_size(sizes_on(row['cluster'])[row['alone_at']])}"
+def _longest(row: dict[str, Any]) -> tuple[str, str]:
+    """Processor seconds of the size that took longest to plan, of those that were measured, and that size."""
+    spent = [(each, place) for place, each in enumerate(row["seconds"]) if each is not None]
+    if not spent:
+        return number(None), ""
+    most, place = max(spent)
+    return number(most, unit="s"), short_size(sizes_on(row["cluster"])[place])
 
 
 def main() -> None:
@@ -238,27 +198,15 @@ def main() -> None:
         action="store_true",
         help="keep the rows of these cases, and plan the sizes anew whose gap is above 5%%",
     )
-    parser.add_argument(
-        "--alone",
-        action="store_true",
-        help="keep the rows of these cases, and measure what planning each size by itself takes",
-    )
     parser.add_argument("--model", choices=MODELS, action="append", help="in this model only")
     parser.add_argument("--write", action="store_true", help="rewrite the table in every_size.md")
     options = parser.parse_args()
-    if options.again and options.alone:
-        parser.error("expected --again or --alone, found both: run one after the other.")
     kept = json.loads(KEPT.read_text()) if KEPT.exists() else []
     for name, collective in cases(options.only) if options.only else ():
         for model in options.model or MODELS:
             key = model, name, collective.value
             known = [row for row in kept if (row["model"], row["cluster"], row["collective"]) == key]
-            if (options.again or options.alone) and not known:
-                continue
-            if options.alone:
-                row = alone(known[0])
-            else:
-                row = again(known[0]) if options.again else counted(name, collective, model)
+            row = counted(name, collective, model, known[0] if options.again and known else None)
             kept = [each for each in kept if (each["model"], each["cluster"], each["collective"]) != key]
             kept.append(row)
             place = {case: i for i, case in enumerate(cases("*"))}
@@ -269,7 +217,7 @@ def main() -> None:
                 )
             )
             KEPT.write_text("[\n" + ",\n".join(json.dumps(each) for each in kept) + "\n]\n")
-            print(*key, f"worst {max(row['gap']):.1%}", f"{row['cpu_s']} s", flush=True)
+            print(*key, f"worst {max(row['gap']):.1%}", flush=True)
     tables = [
         table(kept, list(CLUSTERS), (NEARER, NEAR)),
         table(kept, list(LARGE), (NEAR_LARGE, NEAR)),

@@ -428,30 +428,37 @@ def test_a_directory_without_programs_is_refused(
     assert "expected te-ccl or syccl in" in capsys.readouterr().err
 
 
-def test_each_size_is_timed_by_itself_without_counting_gaps_anew(
-    module, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_each_size_is_planned_by_itself(module, monkeypatch: pytest.MonkeyPatch) -> None:
     every = module("every_size")
     monkeypatch.setattr(every, "CLUSTERS", {"small": lambda: preset("star", gpus=3)})
     monkeypatch.setattr(every, "SIZES", (2**10, 2**20, 2**26))
-    row = {"cluster": "small", "collective": "broadcast", "model": "nccl-2.30", "gpus": 3, "cpu_s": 30.0}
-    row |= {"gap": [0.01, 0.02, 0.0], "fastest": ["forest"] * 3, "limit": "1 KiB must enter gpu1"}
     planned: list[list[int]] = []
     clock = [0.0]
+    slower = {2**10: 1.01, 2**20: 1.3, 2**26: 1.0}
 
-    def plan_for(problem: Any, sizes: list[int], **_: Any) -> None:
+    def plan_for(problem: Any, sizes: list[int], **_: Any) -> SimpleNamespace:
         assert problem.root == 0
         planned.append(sizes)
-        clock[0] += 7.25 if sizes == [2**20] else 1.0
+        (size,) = sizes
+        clock[0] += 7.25 if size == 2**20 else 1.0
+        least = SimpleNamespace(time_us=10.0, limit=f"{size} B must enter gpu1")
+        taken = SimpleNamespace(fastest={size: ("forest", 10.0 * slower[size])})
+        return SimpleNamespace(least={size: least}, preferred=taken)
 
     monkeypatch.setattr(every, "plan_for", plan_for)
     monkeypatch.setattr(every.time, "process_time", lambda: clock[0])
-    timed = every.alone(row)
+    row = every.counted("small", Collective.BROADCAST, "nccl-2.30")
     assert planned == [[2**10], [2**20], [2**26]]
-    assert timed == {**row, "alone_s": 7.2, "alone_at": 1}
-    (before,), (after,) = (every.table([each], ["small"], (0.05, 0.15)).rows for each in (row, timed))
-    assert "7.2 s at 1M" in after
-    assert before == tuple("-" if cell == "7.2 s at 1M" else cell for cell in after)
+    assert (row["gap"], row["seconds"]) == ([0.01, 0.3, 0.0], [1.0, 7.2, 1.0])
+    assert row["limit"] == "1048576 B must enter gpu1"
+    made = every.table([row], ["small"], (0.05, 0.15))
+    assert {"2 of 3", "30.0%", "1M", "7.2 s"} <= set(made.rows[0])
+    # What is within the goal is not planned again.
+    planned.clear()
+    slower[2**20] = 1.02
+    again = every.counted("small", Collective.BROADCAST, "nccl-2.30", row)
+    assert planned == [[2**20]]
+    assert again["gap"] == [0.01, 0.02, 0.0]
 
 
 def test_every_other_algorithm_stands_beside_plans_of_sizes(module, monkeypatch: pytest.MonkeyPatch) -> None:
