@@ -76,7 +76,7 @@ def test_rows_wait_for_the_last_receipt_by_each_link_a_little_before_they_are_du
     due = np.cumsum(steps[np.arange(rows.num_transfers) * 5 % 8]).astype(float)
     done = due + 1.0 + np.arange(rows.num_transfers) % 3
     early = data.draw(st.sampled_from([0.0, 0.5, 2.0]))
-    found = held_back(rows, due, done, each_way=True, early_us=early)
+    found = held_back(rows, due, done, links=1, early_us=early)
     order = np.argsort(due, kind="stable")
     due, done = due[order], done[order]
     by_link = found.path_nodes[found.path_start[found.path + 1] - 2]

@@ -29,6 +29,8 @@ _STRICT_US = 1e-6
 """By how much what has to go first goes first."""
 _EARLY = (0.0, 0.1, 0.25, 1.5)
 """How far rows may be ahead of their times, in what a row takes on average."""
+_FEW_NODES, _MOST_LINKS = 5, 3
+"""Where paths have more nodes, ways into a rank are also told apart by so many of their last links."""
 
 
 def without_steps(schedule: Schedule) -> Schedule:
@@ -136,7 +138,7 @@ def held_back(
     due_us: NDArray[np.float64],
     done_us: NDArray[np.float64],
     *,
-    each_way: bool = False,
+    links: int = 0,
     early_us: float = 0.0,
 ) -> Schedule:
     """Put the rows in the order in which they are due; each waits for what its sender has received last by then.
@@ -149,7 +151,7 @@ def held_back(
         schedule: Rows without steps and further dependencies.
         due_us: When each row is due.
         done_us: When its receiver has it, later than that.
-        each_way: Wait for the last receipt by each link into the sender.
+        links: Wait for the last receipt by each way into the sender, of which the last so many links tell.
         early_us: Wait for what has been received so long before a row is due.
 
     Examples:
@@ -166,8 +168,10 @@ def held_back(
     """
     order = np.argsort(due_us, kind="stable")
     rows, due, done = reordered(schedule, order), due_us[order], done_us[order]
-    last_node = rows.path_start[rows.path + 1] - 1 if each_way else rows.path[:0]
-    ways = rows.path_nodes[last_node - 1] if each_way else np.zeros(len(order), dtype=np.int32)
+    start, end = rows.path_start[rows.path], rows.path_start[rows.path + 1] - 1
+    ways = np.zeros(len(order), dtype=np.int64)
+    for back in range(1, links + 1):
+        ways = ways * schedule.topology.num_nodes + rows.path_nodes[np.maximum(end - back, start)]
     out_of = _by_rank(rows.src, schedule.topology.num_ranks)
     waits = [np.zeros(0, dtype=np.int64)]
     for rank, into in enumerate(_by_rank(rows.dst, schedule.topology.num_ranks)):
@@ -199,11 +203,14 @@ def held_back_early(
     """Rows held back by what came by each link, ever earlier, by some shares of what a row takes on average.
 
     Rows that wait for all that should have been received by then pass on what comes late, and so do those that wait for
-    them. Which are a little ahead of their times make up for that, and are seldom in the way of others.
+    them. Which are a little ahead of their times make up for that, and are seldom in the way of others. Where paths
+    lead through many switches, what comes over the same last link has come over several others, each late in its way.
     """
     mean_us = float((done_us - due_us).mean()) if len(due_us) else 0.0
     for share in _EARLY:
-        yield held_back(schedule, due_us, done_us, each_way=True, early_us=share * mean_us)
+        yield held_back(schedule, due_us, done_us, links=1, early_us=share * mean_us)
+    if np.diff(schedule.path_start).max(initial=0) > _FEW_NODES:
+        yield held_back(schedule, due_us, done_us, links=_MOST_LINKS)
 
 
 def _by_rank(ranks: NDArray[np.integer], count: int) -> list[NDArray[np.int64]]:
