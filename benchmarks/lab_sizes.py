@@ -365,13 +365,13 @@ HEAD = """# Plans of sizes on real sockets
 
 For each network and collective a time model is fitted to a few algorithms at 8, 32, 128 and 512 KiB and 2 MiB, where
 they take no more than twice the fastest of them, and then, twice, to the plans as well that it makes for the first two;
-with it plans are made for the sizes of the table. Every algorithm of
-the catalogue that has routes and gloo's own collective ("others") are timed in three rounds (at 4 MiB in one, without
-those that took four times the fastest at 256 KiB). Those that come within 30% of the fastest of them, at most four, are
-timed again with the plan, round by round, and these rounds alone count. A time is the median over the rounds of the
-slowest rank; "rounds" is by how much the slowest round of the plan was above its fastest one, "best other" how much
-more than the plan the fastest of all others took, and at the end stands the 95% interval of its time over the plan's in
-the same round. Slower beyond noise is a loss of more than 3% that chance brings in less than 5%.
+with it plans are made for the sizes of the table. Every algorithm of the catalogue that has routes and gloo's own
+collective ("others") are timed in three rounds (at 4 MiB in one, without those that took four times the fastest at
+256 KiB). Those that come within 30% of the fastest of them, at most four, are timed again with the plan, round by
+round, and these rounds alone count. A time is the median over the rounds of the slowest rank; "rounds" is by how much
+the slowest round of the plan was above its fastest one, "best other" how much more than the plan the fastest of all
+others took, and at the end stands the 95% interval of its time over the plan's in the same round. Slower beyond noise
+is a loss of more than 3% that chance brings in less than 5%.
 
 Links have half the rates of those of lab.md and let {burst:,} bytes through at once after a rest, which every run has
 before it; acknowledgements wait for no data. Ranks get a core before all other programs of the machine: behind others,
