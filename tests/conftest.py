@@ -5,6 +5,7 @@ from __future__ import annotations
 import gc
 import os
 import signal
+from collections import Counter
 from collections.abc import Iterator
 
 import pytest
@@ -34,6 +35,20 @@ def outputs_are_valid() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(output, "document", checked_document)
         yield
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Of the cases of a test that is marked `spread(n)`, every n-th one is quick, and the others are slow."""
+    seen: Counter[str] = Counter()
+    for item in items:
+        marker = item.get_closest_marker("spread")
+        if marker is None or item.get_closest_marker("slow"):
+            continue
+        test = item.nodeid.partition("[")[0]
+        if seen[test] % marker.args[0]:
+            item.add_marker(pytest.mark.slow)
+        seen[test] += 1
 
 
 def pytest_collection_finish() -> None:

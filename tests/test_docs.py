@@ -8,6 +8,7 @@ import linecache
 import re
 import subprocess
 import sys
+from functools import cache
 from importlib.util import find_spec
 from pathlib import Path
 
@@ -64,9 +65,38 @@ def test_generated_pages_are_current(script: str) -> None:
 
 @pytest.mark.parametrize("page", PAGES, ids=page_name)
 def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)", page.read_text()):
-        if not target.startswith(("http://", "https://")):
-            assert (page.parent / target).exists(), f"{page.name} links to {target}, which does not exist"
+    for target, place in links(page):
+        found = page.parent / target if target else page
+        assert found.exists(), f"{page.name} links to {target}, which does not exist"
+        assert not place or place in headings(found), (
+            f"{page.name} links to {target}#{place}: no such heading"
+        )
+
+
+def test_every_page_is_reached_from_the_index() -> None:
+    reached: set[Path] = set()
+    todo = [DOCS / "index.md"]
+    while todo:
+        page = todo.pop()
+        if page not in reached and page.suffix == ".md":
+            reached.add(page)
+            todo += [(page.parent / target).resolve() for target, _ in links(page) if target]
+    assert not {page_name(page) for page in PAGES} - {page_name(page) for page in reached}
+
+
+def links(page: Path) -> list[tuple[str, str]]:
+    """Links of a page into this repository: a file, empty for the page itself, and a heading of it or nothing."""
+    found = re.findall(r"\]\(([^)#\s]*)(?:#([^)\s]*))?\)", page.read_text())
+    return [each for each in found if not each[0].startswith(("http://", "https://"))]
+
+
+@cache
+def headings(page: Path) -> set[str]:
+    """What links call the headings of a page."""
+    text = re.sub(r"^```.*?^```$", "", page.read_text(), flags=re.DOTALL | re.MULTILINE)
+    titles = re.findall(r"^#+ (.*)$", text, re.MULTILINE)
+    plain = [re.sub(r"\[([^]]*)\]\([^)]*\)", r"\1", title).lower() for title in titles]
+    return {re.sub(r"[^\w\- ]", "", title).replace(" ", "-") for title in plain}
 
 
 def test_checker_in_plan_format(tmp_path: Path) -> None:

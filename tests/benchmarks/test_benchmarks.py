@@ -30,6 +30,7 @@ def fixture_module(monkeypatch: pytest.MonkeyPatch):
     return load_benchmark
 
 
+@pytest.mark.slow
 def test_forest_prints_table_and_writes_json(tmp_path: Path) -> None:
     out = tmp_path / "figures.json"
     done = subprocess.run(

@@ -107,6 +107,7 @@ def test_measured_iterations(exam: ModuleType) -> None:
     assert all((each.measured > 1) == (each.predicted > 1) for each in pairs)
 
 
+@pytest.mark.slow
 @needs_rows
 def test_published_runs(exam: ModuleType) -> None:
     """The figures that the page claims, with room for constants that are fitted anew."""
@@ -212,6 +213,7 @@ def script(monkeypatch: pytest.MonkeyPatch) -> ModuleType:
     return load_benchmark("policies_simulated")
 
 
+@pytest.mark.slow
 def test_quick_run_prints_every_table() -> None:
     run = subprocess.run(
         [sys.executable, BENCHMARKS / "policies_simulated.py", "--quick"],

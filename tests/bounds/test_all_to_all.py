@@ -80,6 +80,7 @@ def check(found: AllToAllBound) -> None:
 @needs_shared
 @pytest.mark.parametrize("symmetric", [True, False])
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.spread(3)
 def test_oracle(name, symmetric):
     topology = oracle_topology(name)
     found = concurrent_flow(all_to_all(topology), symmetry=None if symmetric else trivial_symmetry(topology))
@@ -375,6 +376,7 @@ def optimum(topology: Topology, demands: Demands) -> Fraction:
 
 
 @pytest.mark.parametrize("first", range(0, 60, 10))
+@pytest.mark.spread(2)
 def test_demands_and_rates_of_any_size_have_their_exact_optimum(first: int) -> None:
     """The bound is that of the independent program; the plan reaches it as nearly as whole shares allow."""
     for seed in range(first, first + 10):

@@ -75,6 +75,7 @@ def check_against_the_reference(seed: int) -> None:
 
 
 @pytest.mark.parametrize("block", range(8))
+@pytest.mark.spread(3)
 def test_native_equals_reference(block: int) -> None:
     for seed in range(block * 200, block * 200 + 200):
         check_against_the_reference(seed)

@@ -187,6 +187,7 @@ NETWORKS = {
 
 @pytest.mark.parametrize("network", NETWORKS)
 @pytest.mark.parametrize("engines", [0, 1])
+@pytest.mark.spread(2)
 def test_no_algorithm_is_faster(network: str, engines: int) -> None:
     topology = NETWORKS[network]()
     model = Model(overhead_us=0.75, send_engines=engines, receive_engines=engines)

@@ -69,7 +69,7 @@ RUNS = {
         f"plan {STAR} -c all_to_all",
         f"plan {STAR} -c all_to_all --demands demands.csv",
     ),
-    "plan-set": (f"plan {STAR} -c all_reduce --sizes 1K:1M:32 -o plans/",),
+    "plan-set": (f"plan {STAR} -c all_reduce --sizes 1K,1M -o plans/",),
     "plan-repair": ("plan slower.json --repair plan.json",),
     "diagnose-design": (
         "diagnose design dgx-a100",

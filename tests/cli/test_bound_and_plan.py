@@ -270,6 +270,7 @@ def names(run: Run, collective: str) -> list[dict[str, object]]:
 
 
 @pytest.mark.parametrize("collective", [collective.value for collective in Collective])
+@pytest.mark.spread(4)
 def test_every_name_plans_or_names_the_condition(run: Run, tmp_path: Path, collective: str) -> None:
     for entry in names(run, collective):
         assert collective in entry["collectives"]

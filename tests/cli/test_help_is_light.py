@@ -65,6 +65,7 @@ def modules(*words: str) -> set[str]:
 
 
 @pytest.mark.parametrize("name", [name for name in COMMANDS if name not in LOADING])
+@pytest.mark.spread(3)
 def test_no_help_loads_what_computes(name: str) -> None:
     assert not modules(name) & HEAVY
 

@@ -225,6 +225,7 @@ def test_the_report_of_a_plan_has_the_rates_of_its_bound(
 
 
 @pytest.mark.parametrize("name", ["forest", "nccl"])
+@pytest.mark.spread(2)
 def test_a_collective_of_a_job_takes_as_long_as_by_itself(
     name: str, case: Callable[[str, str], Case]
 ) -> None:

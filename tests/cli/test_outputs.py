@@ -159,6 +159,7 @@ def written(run: Run, made: Path, output: str, path: Path) -> None:
 
 
 @pytest.mark.parametrize("output", COMMANDS)
+@pytest.mark.spread(3)
 def test_onto_a_device(output: str, run: Run, made: Path, tmp_path: Path) -> None:
     device = null_device(tmp_path / f"null{SUFFIXES.get(output, '')}")
     (tmp_path / f"link{device.suffix}").symlink_to(device)

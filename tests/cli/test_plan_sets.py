@@ -30,18 +30,23 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return made
 
 
-def test_a_folder_gets_a_set(run: Run, folder: Path) -> None:
+def test_a_folder_gets_a_set(folder: Path) -> None:
+    plans = read_plan_set(folder / "plans")
+    assert len(plans.plans) > 1
+    printed = (folder / "printed.txt").read_text()
+    assert all(each.text in printed and each.file in printed for each in plans.ranges)
+
+
+@pytest.mark.slow
+def test_figures_of_a_set_are_those_of_its_plans(run: Run, folder: Path) -> None:
     with working_in(folder):
         figures = run(*WORDS.split(), "-o", "plans", "--json").json  # it is there, so that no slash is needed
     plans = read_plan_set(folder / "plans")
-    assert len(plans.plans) > 1
     assert figures["model_name"] == "mpi-tcp"
     assert [each["first_bytes"] for each in figures["plan_ranges"]] == [
         each.first_bytes for each in plans.ranges
     ]
     assert figures["single_loss"] > figures["least_gain"] == 0.03
-    printed = (folder / "printed.txt").read_text()
-    assert all(each.text in printed and each.file in printed for each in plans.ranges)
 
 
 def test_every_size_takes_its_plan(run: Run, folder: Path) -> None:

@@ -20,8 +20,8 @@ EXAMPLES = ROOT / "examples"
 
 SIMULATING = {
     "bound": ("bound star --set gpus=4 --size 1K,1M",),
-    "plan": ("plan star --set gpus=4", "plan star --set gpus=4 --sizes 1K,1M"),
-    "degrade": ("degrade star --set gpus=4 --remove rank3 --size 1K,1M",),
+    "plan": ("plan star --set gpus=4", "plan ring --set gpus=4 --sizes 1K,1M"),
+    "degrade": ("degrade ring --set gpus=4 --remove rank3 --size 1K,1M",),
     "simulate": ("simulate plan.json", "simulate plan.json --size 1K,1M", "simulate --jobs jobs.json"),
     "compare": (
         "compare star --set gpus=4 --sizes 1K,1M --algorithm forest,ring",

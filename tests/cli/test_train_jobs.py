@@ -193,6 +193,7 @@ def test_an_exported_plan_comes_back(run: Run, tmp_path: Path) -> None:
     assert "name their --topology" in alone.out
 
 
+@pytest.mark.slow
 def test_a_module(run: Run, tmp_path: Path) -> None:
     pytest.importorskip("torch", reason="PyTorch is not installed")
     file, workload = tmp_path / "model.py", tmp_path / "workload.json"

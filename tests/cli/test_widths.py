@@ -28,7 +28,7 @@ PRINTING = {
     "topology subset": ("topology subset star --ranks 0,1 -o out.json",),
     "topology degrade": ("topology degrade star --remove rank3 -o out.json",),
     "bound": ("bound dgx-a100 --boxes 2 --collective all_reduce",),
-    "plan": ("plan dgx-a100 --boxes 2 -c all_gather -o other.json", "plan star --sizes 1K,1M"),
+    "plan": ("plan dgx-a100 --boxes 2 -c all_gather -o other.json", "plan ring --set gpus=4 --sizes 1K,1M"),
     "algorithms": ("algorithms", "algorithms -c barrier", "algorithms 2d-torus"),
     "claims": ("claims T3", "claims MPICH"),
     "advise": ("advise dgx-a100 --boxes 2 --sizes 1K,64M",),

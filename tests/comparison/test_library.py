@@ -29,6 +29,7 @@ SIZES = (2**12, 2**20, 2**26)
 
 @pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.BROADCAST])
 @pytest.mark.parametrize("name", ["dgx-a100", "dgx-h100", "dgx-1v"])
+@pytest.mark.spread(2)
 def test_every_command_tells_one_pick(name: str, collective: Collective) -> None:
     topology = preset(name, boxes=2)
     problem = Problem(topology, collective, root=0 if collective.rooted else None)

@@ -72,7 +72,7 @@ def test_ranks_that_no_route_joins_are_left_alone() -> None:
     assert list(Matcher(Problem(cut, "all_gather"), model_of(None), 2**16).schedules(2**20, below_us=np.inf))
 
 
-@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize("collective", [pytest.param("broadcast", marks=pytest.mark.slow), "reduce"])
 def test_a_plan_of_a_middle_size_is_matched_where_that_is_fastest(collective: str) -> None:
     found = plan_for(_problem("torus", collective, dims=(4, 4)), "64K")
     assert found.result.plan.parameters["matched_for"] == 2**16

@@ -19,7 +19,9 @@ from coppice.simulation.simulator import fastest
 from coppice.topology.presets import preset
 
 
-@pytest.mark.parametrize("model", ["nccl-2.30", "mpi-tcp", "ideal"])
+@pytest.mark.parametrize(
+    "model", ["nccl-2.30", *(pytest.param(name, marks=pytest.mark.slow) for name in ("mpi-tcp", "ideal"))]
+)
 @pytest.mark.parametrize(
     ("name", "more", "collective"),
     [
@@ -113,6 +115,7 @@ def test_a_budget_and_a_time_to_undercut_are_kept() -> None:
     assert OrderSearch(body, model, 2**14).fastest(2**20, below_us=found.time_us / 2) is None
 
 
+@pytest.mark.slow
 def test_a_plan_for_a_size_is_in_order_where_that_is_faster() -> None:
     problem = Problem(preset("dgx-a100", boxes=2), "all_reduce")
     quick, normal = (plan_for(problem, "4M", effort=each, ring=False) for each in ("quick", "normal"))
@@ -122,6 +125,7 @@ def test_a_plan_for_a_size_is_in_order_where_that_is_faster() -> None:
     assert normal.gap(2**22) < 0.06 < quick.gap(2**22)
 
 
+@pytest.mark.slow
 def test_orders_are_for_sizes_about_their_own() -> None:
     problem = Problem(preset("dgx-a100", boxes=2), "all_reduce")
     found = plan_for(problem, [2**14, 2**22, 2**30], ring=False)

@@ -187,6 +187,7 @@ def dead_nic() -> Problem:
 @pytest.mark.parametrize(
     "size", [2**10, *(pytest.param(size, marks=pytest.mark.slow) for size in (2**20, 2**28))]
 )
+@pytest.mark.spread(2)
 def test_no_alternative_is_faster_at_the_size_that_was_asked_for(model, size) -> None:
     problem = dead_nic()
     found = plan_for(problem, size, model=model, ring=False)

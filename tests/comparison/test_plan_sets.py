@@ -63,7 +63,13 @@ def test_a_change_is_found_to_an_eighth_of_a_doubling(low: int, factor: int, cro
         assert cross <= found < cross + unit
 
 
-@pytest.mark.parametrize("collective", ["all_reduce", "all_gather", "broadcast", "all_to_all"])
+@pytest.mark.parametrize(
+    "collective",
+    [
+        *(pytest.param(name, marks=pytest.mark.slow) for name in ("all_reduce", "broadcast")),
+        *("all_gather", "all_to_all"),
+    ],
+)
 @given(data=st.data())
 @settings(
     max_examples=3,
@@ -121,11 +127,14 @@ def test_a_set_has_a_plan_for_every_size(plans: PlanSet) -> None:
     assert plans.at("64G") is plans.ranges[-1].plan
 
 
-def test_larger_losses_mean_fewer_plans() -> None:
-    problem = Problem(preset("star", gpus=6), "all_reduce")
+@pytest.mark.parametrize(
+    ("name", "gpus", "sizes"),
+    [("ring", 4, "1K,64M"), pytest.param("star", 6, "1K:64M:16", marks=pytest.mark.slow)],
+)
+def test_larger_losses_mean_fewer_plans(name: str, gpus: int, sizes: str) -> None:
+    problem = Problem(preset(name, gpus=gpus), "all_reduce")
     counts = [
-        len(plan_set(problem, "1K:64M:16", least_gain=share, ring=False).plans.ranges)
-        for share in (0, 0.03, 3)
+        len(plan_set(problem, sizes, least_gain=share, ring=False).plans.ranges) for share in (0, 0.03, 3)
     ]
     assert counts == sorted(counts, reverse=True)
     assert counts[-1] == 1

@@ -5,9 +5,6 @@ from __future__ import annotations
 import re
 from importlib import import_module
 from importlib.util import find_spec
-from pathlib import Path
-
-import pytest
 
 from support.pages import PAGES
 from support.paths import ROOT
@@ -37,12 +34,14 @@ def resolves(name: str) -> bool:
     return False
 
 
-@pytest.mark.parametrize("path", [*PAGES, *SOURCES], ids=lambda path: path.relative_to(ROOT).as_posix())
-def test_names_are_there(path: Path) -> None:
-    names = {name.rstrip(".") for name in NAME.findall(path.read_text())}
-    if find_spec("torch") is None:
-        names = {name for name in names if "torch" not in name}
-    files = {name for name in names if re.search(r"\.(py|json|xml|html|svg|yaml|env|conf|csv|jsonl)$", name)}
+def test_names_are_there() -> None:
     made_up = {"coppice.repeat"}  # the function of an example
-    missing = sorted(name for name in names - files - made_up if not resolves(name))
-    assert not missing, f"{path.name} names what is not there: {', '.join(missing)}"
+    for path in (*PAGES, *SOURCES):
+        names = {name.rstrip(".") for name in NAME.findall(path.read_text())}
+        if find_spec("torch") is None:
+            names = {name for name in names if "torch" not in name}
+        files = {
+            name for name in names if re.search(r"\.(py|json|xml|html|svg|yaml|env|conf|csv|jsonl)$", name)
+        }
+        missing = sorted(name for name in names - files - made_up if not resolves(name))
+        assert not missing, f"{path} names what is not there: {', '.join(missing)}"

@@ -16,6 +16,8 @@ from support.browser import Browser, needs_browser
 from support.pages import PAGES
 from support.paths import ROOT
 
+pytestmark = pytest.mark.slow  # tests/test_docs.py follows the links of pages as they are
+
 for package in ("sphinx", "myst_parser", "furo"):
     pytest.importorskip(package, reason=f"{package} is not installed: make setup")
 
@@ -42,7 +44,7 @@ class Links(HTMLParser):
             self.loads.add(target)
 
 
-@pytest.fixture(scope="module", params=["basic", pytest.param("furo", marks=pytest.mark.slow)])
+@pytest.fixture(scope="module", params=["basic", "furo"])
 def site(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The site, built anew with warnings as errors.
 

@@ -18,6 +18,8 @@ LONG = (
     "questions/every-size.md",
     "questions/compare-algorithms.md",
     "questions/small-messages.md",
+    "questions/same-bits.md",
+    "questions/overlap.md",
 )
 """Pages that take longest; others compare and plan for sizes, too."""
 

@@ -125,6 +125,7 @@ ENTRIES = [(name, collective) for name, collective in algorithms() if collective
 
 
 @pytest.mark.parametrize(("name", "collective"), ENTRIES, ids=[f"{a}-{b}" for a, b in ENTRIES])
+@pytest.mark.spread(3)
 def test_algorithms_reach_their_goal(name: str, collective: Collective) -> None:
     entry = find(name, collective)
     for topology in (preset("dgx-h100"), preset("ring", gpus=5), preset("torus", dims=(2, 3))):

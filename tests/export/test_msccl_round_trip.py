@@ -90,6 +90,7 @@ def check(plan: Plan, target: str, calls: CallKind | None = None) -> Program:
 
 
 @pytest.mark.parametrize("name", SAMPLED_NAMES)
+@pytest.mark.spread(2)
 def test_oracle_topologies(name: str) -> None:
     topology = oracle_topology(name)
     for collective in COLLECTIVES:

@@ -97,6 +97,7 @@ LARGE = ("mi250x2", "h100x4_8gpu")
         for each in SAMPLED_NAMES
     ],
 )
+@pytest.mark.spread(2)
 def test_oracle_topologies(name: str) -> None:
     topology = oracle_topology(name)
     for collective in COLLECTIVES:

@@ -74,6 +74,7 @@ def test_choices_are_what_the_simulator_says(collective: Collective, ranks: int)
 
 
 @pytest.mark.parametrize("form", OMPI_FORMS)
+@pytest.mark.spread(2)
 def test_file_is_read_back(form: str) -> None:
     topology = preset("star", gpus=6)
     made = export_ompi_rules(topology, OmpiRulesOptions(sizes=SIZES, form=form, jobs=1))
@@ -293,6 +294,7 @@ def test_the_installed_version_is_asked(tmp_path: Path, monkeypatch: pytest.Monk
 
 @pytest.mark.parametrize("version", ["4.1.6", "5.0.11", "6.0.0"])
 @pytest.mark.parametrize("ranks", [5, 8])
+@pytest.mark.spread(2)
 def test_only_algorithms_of_the_version_are_named(version: str, ranks: int) -> None:
     """The simulator likes some of 6.0 best, which calls of 5.0 refuse; the doctor finds what its version lacks."""
     topology = preset("star", gpus=ranks)

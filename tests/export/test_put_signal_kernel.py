@@ -67,6 +67,7 @@ def _numbers(text: str, name: str) -> list[int]:
 @pytest.mark.parametrize(
     ("near", "blocks", "threads", "elements"), [(8, 2, 2, 5), (4, 3, 1, 4), (16, 1, 2, 1), (1, 1, 1, 3)]
 )
+@pytest.mark.spread(3)
 def test_results_equal_numpys(
     kernels: dict[str, Path],
     program: Path,

@@ -279,6 +279,7 @@ SIZE = 256 << 20
 
 
 @pytest.mark.parametrize("collective", COLLECTIVES)
+@pytest.mark.spread(2)
 def test_what_is_found_verifies_and_is_not_slower_than_the_default(collective: Collective) -> None:
     body = forest("star", collective, (("gpus", 4), ("gb_per_s", 100)))
     found = fit_put_signal(body, SIZE, effort=20_000)

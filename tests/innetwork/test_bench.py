@@ -47,6 +47,7 @@ def by_switch(work: Callable[[Communicator], Any], tmp_path: Path, **options: An
 @pytest.mark.parametrize("fall_back", [True, False])
 @pytest.mark.parametrize("kind", ["float32", "int32", "float16", "bfloat16"])
 @pytest.mark.parametrize("op", ["sum", "avg"])
+@pytest.mark.spread(3)
 def test_types_and_places(switch: SwitchServer, tmp_path: Path, kind: str, op: str, fall_back: bool) -> None:
     def work(group: Communicator) -> tuple[Any, Any, Any]:
         numbers = np.arange(1000) % 7 * 3 + 3 * group.rank - 9
@@ -190,6 +191,7 @@ def test_the_torch_backend_over_a_hierarchy_of_switches(tmp_path: Path) -> None:
             assert any("begins with 2 workers" in line for line in each.events())
 
 
+@pytest.mark.slow
 def test_the_command_prints_its_table(tmp_path: Path) -> None:
     pytest.importorskip("torch")
     with SwitchServer(workers=2) as switch:

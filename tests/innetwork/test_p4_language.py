@@ -386,6 +386,7 @@ def right(variant: Literal["guarded", "published"]) -> tuple[P4Export, list[list
 
 @pytest.mark.parametrize("name", MUTATIONS)
 @pytest.mark.parametrize("variant", ["published", "guarded"])
+@pytest.mark.spread(3)
 def test_broken_programs_are_seen(name: str, variant: Literal["guarded", "published"]) -> None:
     made, frames, registers = right(variant)
     old, new = MUTATIONS[name]

@@ -265,6 +265,7 @@ class TestLateDuplicates:
 
 
 @pytest.mark.parametrize("workers", range(1, 33))
+@pytest.mark.spread(3)
 def test_programs_for_any_number_of_workers(workers: int) -> None:
     """All workers together make a sum, and no fewer."""
     switch = interpreter_of(export_p4(workers=workers, slots=4))

@@ -167,6 +167,7 @@ SEEDS = {"atp": range(0, 10_000, 31), "netreduce": range(0, 10_000, 61), "fpisa"
 
 
 @pytest.mark.parametrize("protocol", sorted(set(JOBS) - {"switchml"}))  # in test_network.py, by hypothesis
+@pytest.mark.spread(3)
 def test_whole_jobs_are_exact_under_every_fault(protocol: str) -> None:
     for seed in SEEDS.get(protocol, range(200)):
         whole_job(protocol, seed)

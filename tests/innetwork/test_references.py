@@ -28,6 +28,7 @@ RACKS = {"atp": test_atp.Rack, "netreduce": test_netreduce.Net}
 
 @pytest.mark.parametrize("protocol", PLAYED)
 @pytest.mark.parametrize("part", range(2))
+@pytest.mark.spread(2)
 def test_native_machines_and_references_answer_alike(protocol: str, part: int) -> None:
     seeds = 40 if protocol == "streaming" else 30
     for seed in range(seeds * part, seeds * (part + 1)):
@@ -42,7 +43,7 @@ def test_native_machines_and_references_answer_alike_at_length(protocol: str) ->
 
 
 @pytest.mark.parametrize("protocol", RACKS)
-@pytest.mark.parametrize("seed", blocks(60, always=30))
+@pytest.mark.parametrize("seed", blocks(60, always=12))
 def test_two_jobs_send_the_same_bytes_and_sums_are_exact(protocol: str, seed: int) -> None:
     rack = RACKS[protocol](seed, Exchange(seed, 0.05 * (seed % 4), 0.1 * (seed % 2), 0.2 * (seed % 3 > 0)))
     for _ in range(2):
@@ -52,7 +53,7 @@ def test_two_jobs_send_the_same_bytes_and_sums_are_exact(protocol: str, seed: in
 
 
 @pytest.mark.parametrize("protocol", RACKS)
-@pytest.mark.parametrize("seed", blocks(40, always=20))
+@pytest.mark.parametrize("seed", blocks(40, always=8))
 def test_two_jobs_agree_on_packets_with_changed_bytes(protocol: str, seed: int) -> None:
     exchange = Altering(seed, 0.05 * (seed % 4), 0.1, 0.5)
     rack = RACKS[protocol](seed, exchange)

@@ -117,6 +117,7 @@ def test_sums_are_exact_under_loss(workers: int, loss: float) -> None:
 
 @pytest.mark.parametrize("workers", [2, 32])
 @pytest.mark.parametrize("loss", [0.0001, 0.01, 0.1])
+@pytest.mark.spread(2)
 def test_sums_of_many_packets_and_workers_are_exact_under_loss(workers: int, loss: float) -> None:
     faults = PacketFaults(drop=loss, duplicate=loss, reorder=loss, seed=9)
     with SwitchServer(slots=64, faults=faults) as switch:

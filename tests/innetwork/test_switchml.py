@@ -111,6 +111,7 @@ def chosen(generator: random.Random, element: str) -> reference.Options:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.spread(3)
 def test_streams_of_integers_agree_with_the_reference_and_wrap(seed: int) -> None:
     generator = random.Random(seed)
     options = chosen(generator, "int32")
@@ -126,6 +127,7 @@ def test_streams_of_integers_agree_with_the_reference_and_wrap(seed: int) -> Non
 
 
 @pytest.mark.parametrize("seed", range(25))
+@pytest.mark.spread(3)
 def test_streams_of_floats_agree_with_the_reference(seed: int) -> None:
     generator = random.Random(seed)
     options = chosen(generator, "float32")

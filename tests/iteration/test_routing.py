@@ -192,6 +192,7 @@ def exam_mixtures() -> list[Any]:
 
 
 @pytest.mark.parametrize("job", exam_mixtures())
+@pytest.mark.spread(3)
 def test_published_mixtures_under_skew(job: str, tmp_path: Path) -> None:
     file = tmp_path / "job.toml"
     file.write_text(job)

@@ -285,6 +285,7 @@ def random_step(draw: random.Random) -> tuple[Step, PipelineOrder, str]:
 
 
 @pytest.mark.parametrize("seed", range(40))
+@pytest.mark.spread(2)
 def test_random_steps_run_by_the_rules_and_never_beat_their_bound(seed: int) -> None:
     draw = random.Random(seed)
     step, order, overlap = random_step(draw)

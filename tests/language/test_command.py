@@ -83,6 +83,7 @@ def test_what_a_program_prints_is_not_in_the_way(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("target", TARGETS)
 @pytest.mark.parametrize("name", NAMES)
+@pytest.mark.spread(5)
 def test_thread_blocks_for_targets(name: str, target: str, tmp_path: Path) -> None:
     """The doctor finds nothing that the runtime would refuse."""
     path = tmp_path / "algo.xml"

@@ -80,6 +80,7 @@ FAULTS: dict[str, Callable[[Topology], Topology]] = {
 
 @pytest.mark.parametrize("collective", PHASED, ids=str)
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.spread(5)
 def test_common_faults_of_rails_are_planned_with_low_trees(fault: str, collective: Collective) -> None:
     forest = after_fault(FAULTS[fault](rails()), collective)
     if (fault, collective) == ("slow NVLink", Collective.ALL_REDUCE):

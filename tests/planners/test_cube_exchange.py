@@ -58,6 +58,7 @@ def test_a_cube_with_crossed_links_or_another_collective_has_none() -> None:
     assert exchanged_in_cube(Problem(cube, "all_reduce"), halvings=4) is None
 
 
+@pytest.mark.slow
 def test_a_middle_size_takes_a_mix() -> None:
     """Between few steps and few bytes: 16 KiB on 16 GPUs that are a 4 x 4 torus."""
     found = plan_for(Problem(preset("torus", dims=(4, 4)), "all_reduce"), "16K")

@@ -57,6 +57,7 @@ def carried(found: JointPlan) -> dict[tuple[str, str], Fraction]:
 
 
 @pytest.mark.parametrize(("name", "boxes", "groups", "job", "batch"), JOBS, ids=str)
+@pytest.mark.spread(3)
 def test_plans_of_a_job_are_near_the_bound_of_all_groups(
     name: str, boxes: int, groups: str, job: str, batch: int
 ) -> None:

@@ -126,6 +126,7 @@ class TestForestOracle:
         "collective", [c for c in TREE_COLLECTIVES if c is not Collective.ALL_REDUCE], ids=str
     )
     @pytest.mark.parametrize("name", SWITCHED)
+    @pytest.mark.spread(3)
     def test_balanced_switches_gain_nothing_elsewhere(self, name: str, collective: Collective) -> None:
         """Every entry is balanced: what has to cross a cut is the same with copying and without."""
         root = 0 if collective.rooted else None
@@ -135,6 +136,7 @@ class TestForestOracle:
 
     @pytest.mark.parametrize("collective", TREE_COLLECTIVES, ids=str)
     @pytest.mark.parametrize("name", SWITCHED)
+    @pytest.mark.spread(3)
     def test_without_flags_it_is_the_plain_plan(self, name: str, collective: Collective) -> None:
         root = 0 if collective.rooted else None
         problem = Problem(topology=oracle_topology(name), collective=collective, root=root)

@@ -47,7 +47,7 @@ from support.blocks import blocks
 from support.shared_data import needs_shared
 
 relaxed = settings(
-    max_examples=100, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
+    max_examples=50, deadline=None, suppress_health_check=[HealthCheck.too_slow, HealthCheck.data_too_large]
 )
 thorough = settings(relaxed, max_examples=2000)
 
@@ -87,7 +87,7 @@ def test_attains_the_optimum_thoroughly(problem: Problem) -> None:
     check(problem)
 
 
-@pytest.mark.parametrize("block", blocks(20, always=7))
+@pytest.mark.parametrize("block", blocks(20, always=3))
 def test_attains_the_bound_of_the_reference(block: int) -> None:
     for seed in range(block * 50, block * 50 + 50):
         check(seeded_problem(seed, BALANCED_FAMILIES))
@@ -107,7 +107,7 @@ def test_attains_the_optimum_of_the_reference_thoroughly(block: int) -> None:
         check(seeded_problem(seed, CONNECTED_FAMILIES))
 
 
-@pytest.mark.parametrize("block", blocks(10, always=4))
+@pytest.mark.parametrize("block", blocks(10, always=2))
 def test_all_reduce(block: int) -> None:
     for seed in range(block * 7, block * 7 + 7):
         topology = seeded(seed, CONNECTED_FAMILIES, 7)
@@ -118,7 +118,7 @@ def test_all_reduce(block: int) -> None:
         assert float(reached) * rate == pytest.approx(1, rel=1e-7), describe(topology)
 
 
-@pytest.mark.parametrize("block", blocks(10, always=5))
+@pytest.mark.parametrize("block", blocks(10, always=3))
 def test_fixed_number_of_trees(block: int) -> None:
     for seed in range(block * 20, block * 20 + 20):
         problem = seeded_problem(seed, BALANCED_FAMILIES, 10)
@@ -214,6 +214,7 @@ class TestForestOracle:
 
     @pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.REDUCE], ids=str)
     @pytest.mark.parametrize("name", NAMES)
+    @pytest.mark.spread(4)
     def test_attains_the_best_rate_of_every_known_root(self, name: str, collective: Collective) -> None:
         topology = oracle_topology(name)
         for root, rate in ENTRIES[name]["expected"]["broadcast_rate"].items():

@@ -57,6 +57,7 @@ class TestThousandGpus:
 
     @pytest.mark.parametrize("collective", [Collective.ALL_GATHER, Collective.REDUCE_SCATTER], ids=str)
     @pytest.mark.parametrize(("spec", "options", "count", "inv_rate"), SIZES)
+    @pytest.mark.spread(3)
     def test_planned_and_verified(
         self,
         spec: str,
@@ -76,6 +77,7 @@ class TestThousandGpus:
         assert report.checked["edges"] % 1023 == 0
         assert report.optimal
 
+    @pytest.mark.slow
     def test_all_reduce(self) -> None:
         problem = Problem(topology=resolve("dgx-a100", boxes=128), collective=Collective.ALL_REDUCE)
         forest = plan_forest(problem)
@@ -315,6 +317,7 @@ class TestSubsets:
 
     @pytest.mark.parametrize("relays", [False, True])
     @pytest.mark.parametrize("block", range(4))
+    @pytest.mark.spread(3)
     def test_random_subsets_against_the_reference(self, block: int, *, relays: bool) -> None:
         planned = 0
         for seed in range(block * 15, block * 15 + 15):

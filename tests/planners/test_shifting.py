@@ -70,6 +70,7 @@ def lossy_forest(problem: Problem, monkeypatch: pytest.MonkeyPatch) -> tuple[For
 
 @pytest.mark.parametrize("collective", PHASED, ids=str)
 @pytest.mark.parametrize("fault", FAULTS)
+@pytest.mark.spread(2)
 def test_faults_of_full_racks_lose_less_than_they_may(
     fault: str, collective: Collective, monkeypatch: pytest.MonkeyPatch
 ) -> None:

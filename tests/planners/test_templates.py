@@ -74,12 +74,14 @@ def check_against_written_out(problem: Problem, forest: Forest) -> None:
 
 class TestPresets:
     @pytest.mark.parametrize(("name", "collective"), CASES, ids=str)
+    @pytest.mark.spread(5)
     def test_equals_the_forest_written_out(self, name: str, collective: Collective) -> None:
         made = planned(name, collective)
         assert forest_in(made).num_images == ORDER[name]
         check_against_written_out(made.problem, forest_in(made))
 
     @pytest.mark.parametrize(("name", "collective"), CASES, ids=str)
+    @pytest.mark.spread(5)
     def test_as_fast_as_the_plan_without_templates(
         self, name: str, collective: Collective, monkeypatch: pytest.MonkeyPatch
     ) -> None:
@@ -187,6 +189,7 @@ def check_lifted(seed: int) -> int:
 
 
 @pytest.mark.parametrize("block", range(2))
+@pytest.mark.spread(2)
 def test_random_graphs_with_a_cyclic_group(block: int) -> None:
     found = [check_lifted(seed) for seed in range(block * 20, block * 20 + 20)]
     assert sum(order > 1 for order in found) >= 10, found

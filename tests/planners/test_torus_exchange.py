@@ -23,7 +23,7 @@ from coppice.topology.presets import preset
         ((8, 8), 8, 0.0),
         ((5, 5, 5), 6, 0.0),
         ((6, 6, 6), 9, 0.0),
-        ((8, 8, 16), 16, 0.0),
+        pytest.param((8, 8, 16), 16, 0.0, marks=pytest.mark.slow),
         ((2, 3, 4), 4, 0.09),  # few blocks do not come out even
         ((4, 4, 4), 6, 0.1),
         ((4, 4, 8), 8, 0.07),

@@ -120,6 +120,7 @@ def test_comparison() -> None:
         assert (row[-1] or "").startswith(best.algorithm)
 
 
+@pytest.mark.slow
 def test_large_cluster_says_what_it_leaves_out() -> None:
     made = plan_of(preset("dgx-h100", boxes=32), Collective.ALL_REDUCE)
     page = report_html(made)

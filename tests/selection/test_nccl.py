@@ -278,6 +278,7 @@ def check_no_time_below_bounds(
 @pytest.mark.parametrize(
     "name", ["dgx-1v", "ndv2", "dgx-a100", "dgx-a100-pcie", "dgx-h100", "hgx-h200", "dgx-b200", "gb200-nvl72"]
 )
+@pytest.mark.spread(5)
 def test_presets(name: str, boxes: int, rates: str) -> None:
     topology = preset(name, boxes=boxes, rates=rates)
     for collective in COLLECTIVES[:2] if topology.num_ranks > 100 else COLLECTIVES:
@@ -305,7 +306,7 @@ def test_dumps(file: str, options: dict[str, Any]) -> None:
         check_no_time_below_bounds(topology, collective, 2**30)
 
 
-@given(
+random_cases = given(
     clusters(),
     st.sampled_from(COLLECTIVES),
     st.integers(1, 2**34),
@@ -313,8 +314,20 @@ def test_dumps(file: str, options: dict[str, Any]) -> None:
         [{}, {"generation": "blackwell"}, {"channels": "32", "bw_intra": "90", "bw_inter": "90"}]
     ),
 )
-@settings(max_examples=60, deadline=None)
+
+
+@random_cases
+@settings(max_examples=20, deadline=None)
 def test_random_clusters(
+    topology: Topology, collective: Collective, size: int, inputs: dict[str, str]
+) -> None:
+    check_no_time_below_bounds(topology, collective, size, **inputs)
+
+
+@pytest.mark.slow
+@random_cases
+@settings(max_examples=200, deadline=None)
+def test_many_random_clusters(
     topology: Topology, collective: Collective, size: int, inputs: dict[str, str]
 ) -> None:
     check_no_time_below_bounds(topology, collective, size, **inputs)

@@ -149,7 +149,7 @@ JOBS: dict[str, dict[str, Any]] = {
         },
     },
 }
-QUICK = ("ddp", "pipeline", "again_operators")
+QUICK = ("ddp",)
 
 
 def script_of(name: str) -> Path:
@@ -377,6 +377,10 @@ def test_values_that_are_printed_are_noted(printed: CapturedRank) -> None:
     found = printed
     assert found.flops == 1024
     assert any("values.py:26" in note and "taken to be 1.0" in note for note in found.notes)
+
+
+@pytest.mark.slow
+def test_values_that_are_printed_are_refused_if_asked_for() -> None:
     with pytest.raises(
         InputError, match=r"found `.item\(\)` of a float32 tensor at .*values.py:26 .*give it by the"
     ):
@@ -411,6 +415,7 @@ def test_values_that_are_given_are_taken(what: str, line: int, value: Any) -> No
     assert found.flops >= 1024
 
 
+@pytest.mark.slow
 def test_a_crash_is_one_sentence_and_the_traceback_of_the_script() -> None:
     with pytest.raises(ScriptError) as crash:
         odd("values", "crash")
@@ -430,6 +435,7 @@ def test_an_exit_code_is_told() -> None:
         odd("nothing")
 
 
+@pytest.mark.slow
 def test_manners(tmp_path: Path) -> None:
     """A scaler, streams, autocast, checkpoints and processes work, and only the script's own files are written."""
     before = {path for path in SCRIPTS.rglob("*") if "__pycache__" not in path.parts}

@@ -57,6 +57,7 @@ def median_error(fit, b: float, *, noise: float, outliers: int) -> float:
 
 
 @pytest.mark.parametrize(("b", "ours_below", "times"), [(0.01, 0.04, 15), (0.03, 0.005, 15), (0.1, 0.002, 8)])
+@pytest.mark.spread(2)
 def test_noise_and_outliers(b: float, ours_below: float, times: float) -> None:
     def ours(losses: np.ndarray) -> float:
         return fit_exponential(losses, horizon=HORIZON).at(HORIZON)

@@ -87,6 +87,7 @@ def test_a_translation_follows_from_its_source() -> None:
 
 
 @pytest.mark.parametrize("method", [each for each in LR_METHODS if each != "autolrs-staged"])
+@pytest.mark.spread(3)
 def test_every_method_learns(method: str) -> None:
     package = missing_package(method)
     if package is not None:

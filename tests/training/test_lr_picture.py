@@ -43,7 +43,10 @@ SETTINGS = {
 }
 
 
-@pytest.fixture(scope="module", params=SETTINGS)
+@pytest.fixture(
+    scope="module",
+    params=[pytest.param(each, marks=pytest.mark.slow) if each == "long" else each for each in SETTINGS],
+)
 def search(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> SearchLog:
     return searched(tmp_path_factory.mktemp("log") / "log", SETTINGS[request.param])
 

@@ -113,6 +113,7 @@ def test_other_files_are_refused(text: str, words: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("suffix", [".svg", ".html", ".png"])
+@pytest.mark.spread(3)
 def test_pictures_are_drawn_and_repeat(log: Path, suffix: str, tmp_path: Path) -> None:
     pytest.importorskip("matplotlib", reason="matplotlib draws")
     size = write_report(log, tmp_path / f"a{suffix}")

@@ -38,6 +38,7 @@ def steps(tuner: AutoLRS, count: int, *, loss: float = 1.0) -> None:
 
 
 @pytest.mark.parametrize("optimizer", OPTIMIZERS)
+@pytest.mark.spread(2)
 def test_what_is_kept_is_plain_training_with_the_found_schedule(optimizer: str, tmp_path: Path) -> None:
     """Bit for bit: weights, moments, running means, scaler, random numbers and data."""
     log = tmp_path / "log.jsonl"
@@ -103,6 +104,7 @@ def test_resume_in_every_phase(where: str, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "step", [30, 150, *(pytest.param(step, marks=pytest.mark.slow) for step in (3, 7, 11, 80, 300))]
 )
+@pytest.mark.spread(2)
 def test_checkpoint_of_the_whole_training(step: int, tmp_path: Path) -> None:
     whole = SmallTraining("adam")
     for _ in range(step):

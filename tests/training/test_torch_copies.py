@@ -87,6 +87,7 @@ def hooks(model: nn.Module) -> int:
 
 
 @pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.spread(3)
 def test_copies_are_plain_models_with_the_weights_after_all_updates(policy: str) -> None:
     """Copied between step() and the next forward pass, when late updates are still to be made."""
     model, optimizer = _scheduled(policy)
@@ -134,6 +135,7 @@ def test_averages_of_weights_are_those_of_plain_training(policy: str) -> None:
 
 @pytest.mark.parametrize("policy", POLICIES)
 @pytest.mark.parametrize("whose", ["optimizer", "model"])
+@pytest.mark.spread(3)
 def test_gradients_are_set_to_0_in_place(policy: str, whose: str) -> None:
     model, optimizer = _scheduled(policy)
     owner = model if whose == "model" else optimizer
@@ -175,6 +177,7 @@ PAIRS = {
         for policy in COMPILED
     ],
 )
+@pytest.mark.spread(3)
 def test_compiled_models_and_parts_train_as_they_are(policy: str, what: str) -> None:
     """A compiled function that reads a weight by itself gets it after its update, as a part with modules does."""
     model, optimizer = _scheduled(policy)

@@ -271,8 +271,11 @@ def alike(layout: Layout, *, again: bool) -> Layout:
         >>> alike(some, again=True) == Layout(recompute=Recompute.FULL), alike(some, again=False) == Layout()
         (True, True)
     """
+    everywhere = layout.recompute_every == 1 and not layout.recompute_layers
     if again:
-        return replace(layout, recompute_every=1, recompute_layers=0)
+        return layout if everywhere else replace(layout, recompute_every=1, recompute_layers=0)
+    if everywhere and layout.recompute is Recompute.NONE and not layout.recompute_modules:
+        return layout
     return replace(
         layout, recompute=Recompute.NONE, recompute_every=1, recompute_layers=0, recompute_modules=()
     )

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 from enum import StrEnum
+from itertools import accumulate
 
 from coppice.iteration.frameworks import MEGATRON, Framework
 from coppice.iteration.layout import (
@@ -69,7 +70,8 @@ class Memory:
     @property
     def total(self) -> float:
         """Total memory."""
-        return sum(self.parts.values())
+        states = self.parameters + self.gradients + self.optimizer
+        return states + self.activations + self.logits + self.runtime
 
 
 def memory_of(model: Transformer | LayeredModel, layout: Layout, framework: Framework = MEGATRON) -> Memory:
@@ -137,19 +139,25 @@ def _activations(
     it, whose backward passes are done, keep nothing of that micro-batch. Modules are computed again one by one.
     """
     stages = dealt_layers(model.layers, layout.pipeline * layout.chunks)
-    flags = iter(recomputed_layers(model.layers, layout))
-    again = [[next(flags) for _ in range(own)] for own in stages]
-    own = [flag for each in again[device :: layout.pipeline] for flag in each]
+    first = [0, *accumulate(stages)]
+    flags = recomputed_layers(model.layers, layout)
+    mine = range(device, len(stages), layout.pipeline)
+    own = [flag for stage in mine for flag in flags[first[stage] : first[stage + 1]]]
     whole = layer_bytes(model, alike(layout, again=False), framework)
-    kept = {False: whole, True: layer_bytes(model, alike(layout, again=True), framework)}
+    kept = {False: whole, True: whole}
+    if layout.recompute is not Recompute.NONE:
+        kept[True] = layer_bytes(model, alike(layout, again=True), framework)
     row = [kept[flag] for flag in own] or [whole]
     every = held * sum(row) / len(row)
     # What is kept of a layer that is computed again whole stays beside it; of operators it is among the rest.
     beside = {Recompute.FULL: whole, Recompute.OPERATORS: whole - kept[True]}.get(layout.recompute, 0.0)
+    shares = {flag: held * size / len(row) for flag, size in kept.items()}
     most, below = every, 0.0
-    for flag, size in zip(own, row, strict=False):
-        below += held * size / len(row)
-        most = max(most, below + flag * beside)
+    for flag in own:
+        below += shares[flag]
+        if flag:
+            most = max(most, below + beside)
+    most = max(most, below)  # of layers that compute nothing again, the last one's
     return min((in_flight - 1) * every + most, in_flight * held * whole)
 
 

@@ -174,6 +174,7 @@ def test_an_all_reduce_sends_each_element_this_often(ranks: int) -> None:
 
 @pytest.mark.parametrize("collective", ALL)
 @pytest.mark.parametrize("block", blocks(3, always=1))
+@pytest.mark.spread(3)
 def test_every_certificate_is_counted_again(block: int, collective: Collective) -> None:
     for seed in range(block * 20, block * 20 + 20):
         rng = random.Random(f"{collective} {seed}")
@@ -203,6 +204,7 @@ def drawn_costs(rng: random.Random) -> MessageCosts:
 
 
 @pytest.mark.parametrize("collective", ALL)
+@pytest.mark.spread(3)
 def test_certificates_that_were_changed_are_refused(collective: Collective) -> None:
     refused = 0
     for seed in range(40):

@@ -71,6 +71,7 @@ def least(
         RankGroup(2, 16),
     ],
 )
+@pytest.mark.spread(5)
 def test_nothing_takes_less_than_all_groups_must(name: str, group: RankGroup) -> None:
     for topology in (H100, A100):
         costs = costs_named(name, topology)
@@ -167,6 +168,7 @@ def test_costs_of_nccl_are_those_of_select_and_compare(
         ("dgx-b200", 2, RankGroup(2, 8)),
     ],
 )
+@pytest.mark.spread(3)
 def test_costs_of_nccl_are_its_picks_on_its_own_rings(name: str, boxes: int, group: RankGroup) -> None:
     """One group by itself, whose neighbours run at the same time but share no link with it."""
     cluster = preset(name, boxes=boxes)
@@ -242,6 +244,7 @@ def test_boxes_that_differ_or_share_links_stand_for_themselves() -> None:
 
 
 @pytest.mark.parametrize(("name", "error"), [("ring", 0.03), ("forest", 0.05), ("nccl-ring", 0.03)])
+@pytest.mark.spread(2)
 def test_between_powers_of_two_times_are_close(name: str, error: float) -> None:
     topology = preset("dgx-a100", boxes=2)
     costs = costs_named(name, topology)
@@ -254,6 +257,7 @@ def test_between_powers_of_two_times_are_close(name: str, error: float) -> None:
 
 
 @pytest.mark.parametrize(("name", "error"), [("ring", 1e-3), ("forest", 0.15)])
+@pytest.mark.spread(2)
 def test_large_groups_go_on_from_smaller_ones(
     name: str, error: float, monkeypatch: pytest.MonkeyPatch
 ) -> None:

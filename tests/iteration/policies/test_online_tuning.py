@@ -80,6 +80,7 @@ def ratio_of(
 @pytest.mark.parametrize(
     ("name", "cases"), [("dear", 6), ("ddp", 8), ("priority", 6), ("bytescheduler", 2), ("pace", 4)]
 )
+@pytest.mark.spread(3)
 def test_the_end_is_within_5_percent_of_the_best_of_all(name: str, cases: int, *, simulated: bool) -> None:
     draw = random.Random(f"{name} {simulated}")
     ratios = [ratio_of(name, draw, simulated=simulated, noise=0.03) for _ in range(cases)]

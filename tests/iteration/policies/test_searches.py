@@ -311,6 +311,7 @@ def test_a_layer_whose_halves_cannot_be_told_apart_is_not_delayed() -> None:
 
 
 @pytest.mark.parametrize("policy", ["ddp", "gradientflow", "jia"])
+@pytest.mark.spread(2)
 def test_tuned_sizes_are_close_to_the_best_of_all_cuts(policy: str) -> None:
     draw = random.Random(17)
     ratios = []
@@ -330,6 +331,7 @@ def test_tuned_sizes_are_close_to_the_best_of_all_cuts(policy: str) -> None:
 @pytest.mark.parametrize(
     "work", [ten(3, 0.05), VGG_LIKE, SIX, alike(1, 2, (3,) * 8, 0.1, round_trip_seconds=0.5)]
 )
+@pytest.mark.spread(3)
 def test_bayesian_tuning_is_close_to_the_best_of_the_grid(policy: str, work: LayerWorkload) -> None:
     made = policy_named(policy).of()
     found = policy_seconds(made, work, made.tune(work))

@@ -122,6 +122,7 @@ UNSTATED = {
 
 @pytest.mark.parametrize("entry", [param for param in EVERY if param.values[0].cost is not None])
 @pytest.mark.parametrize("many", RANKS)
+@pytest.mark.spread(3)
 def test_cost_is_what_the_simulation_takes(entry: Algorithm, many: tuple[int, ...]) -> None:
     assert entry.cost is not None
     stated = 0

@@ -79,6 +79,7 @@ def test_rank_order_is_claimed_where_it_holds(name: str) -> None:
 
 @pytest.mark.parametrize("ranks", RANKS)
 @pytest.mark.parametrize("name", ["linear", "in-order-binary", "rabenseifner"])
+@pytest.mark.spread(3)
 def test_rank_order_for_any_root(name: str, ranks: int) -> None:
     for root in range(ranks):
         assert made(name, REDUCE, ranks, root=root)[0].ordered

@@ -69,6 +69,7 @@ def swing_steps(size: int) -> int:
 
 @pytest.mark.parametrize("name", NAMES)
 @pytest.mark.parametrize("dims", [*((n,) for n in range(1, 41)), *TORI], ids=str)
+@pytest.mark.spread(3)
 def test_rings_and_tori(name: str, dims: tuple[int, ...]) -> None:
     """Every phase takes the steps of all axes; every rank sends each block of others once, whatever the sizes."""
     topology = preset("ring", gpus=dims[0]) if len(dims) == 1 else preset("torus", dims=dims)
@@ -128,6 +129,7 @@ def test_trivance_on_a_ring(depth: int) -> None:
     ("side", "axes"),
     [(4, 1), (16, 1), (4, 2), (8, 2), (16, 2), (4, 3), pytest.param(8, 3, marks=pytest.mark.slow), (4, 4)],
 )
+@pytest.mark.spread(2)
 def test_swing_on_a_torus(side: int, axes: int) -> None:
     """Step t halves the data and crosses |rho(t // axes)| links; above the bound by at most 6/5 in 2D, 28/27 in 3D."""
     ranks = side**axes

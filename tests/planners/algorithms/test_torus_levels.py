@@ -34,6 +34,7 @@ ALL = (Collective.ALL_REDUCE, Collective.ALL_GATHER, Collective.REDUCE_SCATTER)
         ("k-grouped", Collective.ALL_REDUCE),
     ],
 )
+@pytest.mark.spread(3)
 def test_cost(name: str, collective: Collective, ranks: int) -> None:
     check_cost(name, collective, ranks)
 

@@ -108,6 +108,7 @@ def test_known_programs_are_found() -> None:
 
 
 @pytest.mark.parametrize("sizes", [[2], [3], [5], [2, 2], [2, 3], [3, 2], [3, 4], [2, 2, 2], [3, 2, 2]])
+@pytest.mark.spread(2)
 def test_every_program_is_an_all_reduce(sizes: list[int]) -> None:
     count = prod(sizes)
     star = preset("star", gpus=count)

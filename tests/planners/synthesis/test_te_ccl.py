@@ -67,6 +67,7 @@ def found(where: Topology | str, collective: str, **options: Any) -> Synthesized
     ],
 )
 @pytest.mark.parametrize("epoch", ["fastest", "slowest"])
+@pytest.mark.spread(5)
 def test_every_collective(topology: Topology, collective: Collective, epoch: str) -> None:
     result = found(topology, collective, epoch=epoch)
     assert result.status is Status.SAT

@@ -74,6 +74,7 @@ MOVING = [each for each in Collective if each is not Collective.BARRIER]
         for b, collective in enumerate(MOVING)
     ],
 )
+@pytest.mark.spread(3)
 def test_right_results_count_as_right(
     collective: Collective, dtype: DataType, op: ReduceOp, in_place: bool, tmp_path: object
 ) -> None:

@@ -123,6 +123,7 @@ def run_example(folder: Path, *, ranks: int = 3) -> list[float]:
 EXAMPLE, SHORT = ROOT / "examples" / "train_ddp.py", ("--epochs", "2", "--samples", "200")
 
 
+@pytest.mark.slow
 def test_a_program_started_by_torchrun(tmp_path: Path) -> None:
     first, second = run_example(tmp_path, ranks=2)
     assert second < first

@@ -63,6 +63,7 @@ CASES = [(0, False, None), (1, True, None), (7, False, 2), (61, True, 3), (301, 
 
 
 @pytest.mark.parametrize("ranks", [1, 2, 3, 4, 5, 8])
+@pytest.mark.spread(2)
 def test_every_collective_in_turn(ranks: int) -> None:
     """Types in turn, odd sizes, in place and not, whole chunks and many pieces."""
     types = list(DataType)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import itertools
 from fractions import Fraction
-from functools import partial
+from functools import cache, partial
+from pathlib import Path
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,7 +19,7 @@ from coppice.topology.readers import ReadOptions, read
 from coppice.topology.readers.host_graph import HostGraph, MachinePart
 from support.shared_data import SHARED
 
-relaxed = settings(max_examples=60, deadline=None, suppress_health_check=[HealthCheck.too_slow])
+relaxed = settings(max_examples=30, deadline=None, suppress_health_check=[HealthCheck.too_slow])
 COLLECTIVES = (
     Collective.ALL_GATHER,
     Collective.REDUCE_SCATTER,
@@ -94,6 +95,15 @@ def check_order(topologies: list[Topology], collective: Collective) -> None:
 @relaxed
 @given(boxes=machines(), collective=st.sampled_from(COLLECTIVES))
 def test_a_box_carries_no_less_with_the_ways_to_nics_and_no_more_than_with_all_of_pcie(
+    boxes: list[Topology], collective: Collective
+) -> None:
+    check_order(boxes, collective)
+
+
+@pytest.mark.slow
+@settings(relaxed, max_examples=300)
+@given(boxes=machines(), collective=st.sampled_from(COLLECTIVES))
+def test_many_boxes_carry_no_less_with_the_ways_to_nics_and_no_more_than_with_all_of_pcie(
     boxes: list[Topology], collective: Collective
 ) -> None:
     check_order(boxes, collective)
@@ -212,8 +222,10 @@ DUMPS = [
 ]
 
 
-def read_each_way(data: bytes) -> list[Topology]:
+@cache
+def read_each_way(path: Path) -> list[Topology]:
     """A dump without PCIe, with the ways to NICs and with all of it, by the first options with which it has NVLinks."""
+    data = path.read_bytes()
     found: list[Topology] = []
     for options in ({}, {"gpu": "a100"}, {"gpu": "h100"}, {"gpu": "mi250", "xgmi_links": "1"}):
         here = []
@@ -231,7 +243,7 @@ def read_each_way(data: bytes) -> list[Topology]:
 def test_real_dumps(collective: Collective) -> None:
     checked = 0
     for path in DUMPS:
-        here = read_each_way(path.read_bytes())
+        here = read_each_way(path)
         check_order(here, collective)
         if len(here) > 1 and default_ports(here[-1]):
             check_order([cluster(box, 2, SwitchFabric()) for box in here[-2:]], collective)

@@ -163,7 +163,7 @@ def check_random(seed: int, cases: int) -> None:
 
 
 def test_random_pipelines() -> None:
-    check_random(3, 200)
+    check_random(3, 80)
 
 
 @pytest.mark.slow

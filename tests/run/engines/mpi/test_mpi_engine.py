@@ -122,6 +122,7 @@ def test_many_calls(library: str, ranks: int, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("library", QUICK_LIBRARIES)
+@pytest.mark.slow
 def test_a_set_of_plans_runs_each_size_by_its_plan(library: str, tmp_path: Path) -> None:
     needs(library)
     made_set("ring", "recursive-doubling", "ring").save(tmp_path / "plans")

@@ -31,6 +31,7 @@ def forbidden(*_: object, **__: object) -> Any:
 
 @pytest.mark.parametrize("seed", [-1, 0, 1, 2])
 @pytest.mark.parametrize("collective", [Collective.ALL_REDUCE, Collective.ALL_TO_ALL])
+@pytest.mark.spread(3)
 def test_replays_are_right_and_leave_the_host_as_it_was(
     tmp_path: Path, seed: int, collective: Collective
 ) -> None:

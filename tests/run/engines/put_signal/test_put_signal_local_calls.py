@@ -120,8 +120,10 @@ print("compiled")
 @pytest.mark.skipif(find_spec("triton") is None, reason="Triton is not installed")
 @pytest.mark.parametrize(
     ("program", "variables", "said"),
-    [(PROGRAM, {"TRITON_INTERPRET": "1"}, "equal\n"), (COMPILED, {}, "compiled\n")],
-    ids=["interpreted", "compiled"],
+    [
+        pytest.param(PROGRAM, {"TRITON_INTERPRET": "1"}, "equal\n", id="interpreted"),
+        pytest.param(COMPILED, {}, "compiled\n", id="compiled", marks=pytest.mark.slow),
+    ],
 )
 def test_the_kernel_of_triton(program: str, variables: dict[str, str], said: str, tmp_path: Path) -> None:
     done = subprocess.run(
