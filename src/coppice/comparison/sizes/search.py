@@ -42,6 +42,8 @@ links, not hops."""
 
 _NO_TREES = 4
 """Schedules without trees, whose blocks go straight to their receivers, are reworked for this part of the effort."""
+_FAR = 0.1
+"""What is so far from the least time is reworked for the whole effort, what is nearer for as much less."""
 _ROUNDING = 1e-9
 """What a time in floating point may be off by."""
 
@@ -157,12 +159,14 @@ class SizeSearch:
             starts.append(
                 (one, ReworkStart(body=body, profile=profiles[matched.profile.name], in_order=True))
             )
+        share = min(1.0, (least_us / limit_us - 1) / _FAR) if limit_us else 1.0
         found = fastest_rework(
             [start for _, start in starts],
             size_bytes,
             self.model,
             self._matcher.routes,
-            looks=self.effort.reworking // (1 if self.problem.collective.made_of_trees else _NO_TREES),
+            looks=int(self.effort.reworking * share)
+            // (1 if self.problem.collective.made_of_trees else _NO_TREES),
             enough_us=limit_us,
         )
         if found is None:
