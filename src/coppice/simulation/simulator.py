@@ -216,9 +216,10 @@ _WORTH, _WORTH_MANY = 0.002, 0.01
 messages, they are simulated only if all further doublings together can be expected to save the second share."""
 
 _MOST_ROWS, _MOST_MESSAGES = 2**20, 2**23
-_FEW_PIECES = 16
-"""Cutting makes at most ``_MOST_ROWS`` transfers, but up to ``_FEW_PIECES`` pieces of every chunk even so, where these
-are no more than ``_MOST_MESSAGES``."""
+_MORE_ROWS = 2**21
+_FEW_PIECES, _SOME_PIECES = 16, 128
+"""Cutting makes at most ``_MOST_ROWS`` transfers, but up to ``_SOME_PIECES`` pieces of every chunk even so, where these
+are no more than ``_MORE_ROWS``, and up to ``_FEW_PIECES``, where they are no more than ``_MOST_MESSAGES``."""
 
 
 _FEW_ROWS, _MANY_ROWS = 2**18, 2**22
@@ -244,7 +245,8 @@ def most_pieces(schedule: Schedule, size_bytes: int, *, model: Model, most: int 
         return 1
     by_size = size_bytes // (model.least_piece_bytes * max(schedule.num_chunks, 1))
     rows = schedule.num_transfers
-    by_rows = max(min(_FEW_PIECES, _MOST_MESSAGES // rows), _MOST_ROWS // rows)
+    some = max(min(_FEW_PIECES, _MOST_MESSAGES // rows), min(_SOME_PIECES, _MORE_ROWS // rows))
+    by_rows = max(some, _MOST_ROWS // rows)
     return max(1, min(most, by_size, by_rows))
 
 
