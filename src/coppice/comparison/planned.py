@@ -47,8 +47,8 @@ from coppice.text import plural, sizes_of
 NEAR = 1.002
 """A plan is fast enough if no schedule can be faster by more than this factor."""
 
-_MOST_PACKED = 16
-"""Ranks for which trees are packed from one root as well."""
+_MOST_PACKED, _MOST_AROUND = 16, 128
+"""Ranks for which trees are packed from one root as well: of any network, and around a single switch."""
 _MOST_ROWS = 2**20
 """Transfers that doubling a parameter makes at most on many ranks."""
 
@@ -307,9 +307,11 @@ def planner_options(options: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def _packed_from_one_root(problem: Problem) -> list[Alternative]:
-    """Few trees of whole rates from one root, as Blink packs them: on few ranks that takes next to no time."""
+    """Few trees of whole rates from one root, as Blink packs them, where that takes next to no time."""
     from_one = problem.root is not None or problem.collective is Collective.ALL_REDUCE
-    if not from_one or problem.topology.num_ranks > _MOST_PACKED:
+    topology = problem.topology
+    most = _MOST_AROUND if topology.num_nodes == topology.num_ranks + 1 else _MOST_PACKED
+    if not from_one or topology.num_ranks > most:
         return []
     method = method_named("blink")
     try:
