@@ -15,6 +15,9 @@
 // by the arrival that is soonest, in the first gap that all ports have, where a port that is full costs more (as in
 // negotiated congestion; McMurchie and Ebeling, "PathFinder", FPGA 1995). What is hardly later in sum than the least so
 // far is kept (record-to-record travel; Dueck, J. Computational Physics 104, 1993); otherwise all is as it was before.
+// What is summed first has two trees on the same calendars: terms come to the source backwards in time from its turning
+// time, each into the last gap that lets it come in time, and copies leave it from then on. What begins before the begin
+// is late as well, and what is made small is the span.
 //
 // Cost: a chunk that comes back to R ranks with D channels between them takes O(D log D) and looks at the calendars of D
 // channels at least once, each in O(log n) of its entries. Memory: O(R C) for C chunks, and an entry for each port of a
