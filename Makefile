@@ -8,7 +8,7 @@ RUNS ?= 10000
 TESTERS ?= 2
 # A process tests some folders: it reads only their files, and reports to nobody. What no part names is one more, the
 # first; the longest come next, so that all end together.
-PARTS := planners run innetwork+bounds docs iteration training cli comparison tuning simulation+program
+PARTS := training run innetwork+bounds comparison planners simulation+program tuning iteration cli docs
 # What processes print at a time comes out one after the other.
 SYNC := $(if $(filter output-sync,$(.FEATURES)),-O)
 VENV := .venv
