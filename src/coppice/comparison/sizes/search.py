@@ -99,7 +99,10 @@ class SizeSearch:
             (each for each in ranked if each.hoped_us <= best_us * NEARBY and not _is_held_back(each.one)),
             key=lambda each: each.hoped_us,
         )
-        ordered = self._in_order(near[:_MOST_ORDERED], size_bytes, lowest.time_us, limit_us)
+        # Of what has one name, and may differ in its order alone, the fastest is searched.
+        first = {each.one.name: each for each in reversed(near)}
+        unlike = [each for each in near if first[each.one.name] is each]
+        ordered = self._in_order(unlike[:_MOST_ORDERED], size_bytes, lowest.time_us, limit_us)
         best = (lowest.one, lowest.time_us) if ordered is None else ordered
         ones = [best, *((each.one, each.time_us) for each in near if each.one is not best[0])]
         best = self._reworked(ones, size_bytes, best[1], near_us, limit_us) or best
