@@ -540,7 +540,8 @@ def _best_pieces(
             if (enough_us and reached_us > enough_us) or reached_us > below_us:
                 break
             share = worth(2**exponent)
-            if best.time_us <= least_us * (1 + share):
+            # Near the least time more pieces do not save enough; fewer may still be as good.
+            if direction > 0 and best.time_us <= least_us * (1 + share):
                 return best
             # Of all that is gained from here on the next step gains half or less.
             lacking = share * best.time_us * (1 if share > _WORTH else 2)
