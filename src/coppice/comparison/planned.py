@@ -34,6 +34,7 @@ from coppice.errors import CoppiceError, InputError, UnreachableError
 from coppice.planners.alternatives import REACH, Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import PlannerOutput, from_catalogue, optimal_planner
 from coppice.planners.planning import PlannedResult, plan
+from coppice.planners.synthesis.blink.routes import one_hop
 from coppice.planners.synthesis.synthesizing import Request, method_named
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
@@ -48,7 +49,7 @@ NEAR = 1.002
 """A plan is fast enough if no schedule can be faster by more than this factor."""
 
 _MOST_PACKED, _MOST_AROUND = 16, 128
-"""Ranks for which trees are packed from one root as well: of any network, and around a single switch."""
+"""Ranks for which trees are packed from one root as well: of any network, and where all hang on the same switches."""
 _MOST_ROWS = 2**20
 """Transfers that doubling a parameter makes at most on many ranks."""
 
@@ -310,7 +311,7 @@ def _packed_from_one_root(problem: Problem) -> list[Alternative]:
     """Few trees of whole rates from one root, as Blink packs them, where that takes next to no time."""
     from_one = problem.root is not None or problem.collective is Collective.ALL_REDUCE
     topology = problem.topology
-    most = _MOST_AROUND if topology.num_nodes == topology.num_ranks + 1 else _MOST_PACKED
+    most = _MOST_AROUND if one_hop(topology, range(topology.num_ranks)) else _MOST_PACKED
     if not from_one or topology.num_ranks > most:
         return []
     method = method_named("blink")
