@@ -1,16 +1,13 @@
 """Bounds on time from messages between boxes: when each can begin, and of how many boxes it brings something.
 
-Theory (docs/theory.md, Theorems 19 and 20). Ranks lie in k boxes. The data of one rank of each box, its *source*, are
-looked at, and what one rank of each, its *sink*, receives of them. *Exits* are links that every message out of a box
+Theory (docs/theory.md, Theorem 20). Ranks lie in k boxes. The data of one rank of each box, its *source*, are looked
+at, and what one rank of each, its *sink*, receives of them. *Exits* are links that every message out of a box
 takes: those that lead out of it, or those through which its ranks send anything at all. Switches must not copy, so that
 a message crosses once for each box that it reaches.
 
-**Data of one rank** (a broadcast, or an all-reduce, which brings something of every rank to all; a reduction turned
-round). Each byte has to cross into each other box, from a rank that has it by then, and early enough to reach the sink.
-
-**Data of all boxes** (an all-reduce). A message brings something of one box if its sender's box has received nothing of
-another, and of all at best afterwards. A box that no message of the second kind reaches needs k - 1 of the first kind.
-So messages of the first kind count 1 / (k - 1), those of the second kind 1, and they come to k for each byte.
+In an all-reduce a message brings something of one box if its sender's box has received nothing of another, and of all
+at best afterwards. A box that no message of the second kind reaches needs k - 1 of the first kind. So messages of the
+first kind count 1 / (k - 1), those of the second kind 1, and they come to k for each byte.
 """
 
 from __future__ import annotations
@@ -21,7 +18,7 @@ from fractions import Fraction
 from heapq import heapify, heappop, heappush
 from typing import TypeAlias
 
-from coppice.bounds.sizes.timed import TimedNetwork, nearest
+from coppice.bounds.sizes.timed import TimedNetwork
 
 TwoNearest: TypeAlias = list[list[tuple[int, int]]]
 """Of each node the nearest start, and the nearest one with another label: units and label."""
@@ -31,9 +28,7 @@ TwoNearest: TypeAlias = list[list[tuple[int, int]]]
 class Crossings:
     """A bound from messages between boxes, for every size."""
 
-    network: TimedNetwork  # Turned round for a reduction
-    turned: bool
-    root: int | None  # Node of the one rank whose data are looked at; None: those of all sources
+    network: TimedNetwork
     ports: bool  # Exits are the links through which ranks send anything, not those out of boxes
     sources: tuple[int, ...]  # Nodes of ranks, one of each box: whose data are looked at
     sinks: tuple[int, ...]  # Likewise: who has to receive something of them
@@ -59,16 +54,13 @@ def crossings(
     network: TimedNetwork,
     boxes: Sequence[Sequence[int]],
     *,
-    root: int | None,
     ports: bool = False,
-    turned: bool = False,
 ) -> Crossings | None:
     """The bound from messages between boxes; None where there are no exits of that kind.
 
     Args:
-        network: What messages cost; its links turned round where ``turned`` says so.
+        network: What messages cost.
         boxes: Nodes of the ranks of each box, two or more: the first is the source, the last the sink.
-        root: Node of the one rank whose data are looked at; None: those of all sources.
         ports: Count at the links through which ranks send anything, instead of those out of boxes.
 
     Examples:
@@ -78,12 +70,12 @@ def crossings(
         >>> topology = preset("dgx-h100", boxes=4)
         >>> network = TimedNetwork.of(topology, MessageCosts(message_us=1, crossing_us=2))
         >>> ranks = [members for _, members in boxes(topology)]
-        >>> found = crossings(network, ranks, root=None)
+        >>> found = crossings(network, ranks)
         >>> float(found.least_time(Fraction(4 * 2**20))) / 1000
         17.23576
     """
     label = {node: number for number, members in enumerate(boxes) for node in members}
-    inside = _insides(network, label)
+    inside = insides(network, label)
     exits = _exits(network, inside, ports=ports)
     if not exits or len(boxes) < 2:
         return None
@@ -91,32 +83,24 @@ def crossings(
     ends = {members[-1]: number for number, members in enumerate(boxes)}
     tails, heads, latency = (each.tolist() for each in (network.tail, network.head, network.latency))
     after = two_nearest(heads, tails, latency, ends)
-    shares: tuple[Fraction, ...]
-    if root is None:
-        kinds = len(boxes) - 1
-        work, shares = Fraction(len(boxes)), (Fraction(1, kinds), Fraction(kinds - 1, kinds))
-        before = two_nearest(tails, heads, latency, starts)
-    else:
-        work, shares = Fraction(len(boxes) - 1), (Fraction(1),)
-        ways = nearest(network.tail, network.head, network.latency, [root])
-        before = [[(ways[node], -1)] if node in ways else [] for node in range(network.num_nodes)]
+    kinds = len(boxes) - 1
+    shares = Fraction(1, kinds), Fraction(kinds - 1, kinds)
+    before = two_nearest(tails, heads, latency, starts)
     rates: dict[int, Fraction] = {}
     for link in exits:
         own = inside[tails[link]]
         on = _first(after[heads[link]], own)
         begins = [_first(before[tails[link]], -2), _first(before[tails[link]], own)]
-        for share, begin in zip(shares, begins, strict=False):
+        for share, begin in zip(shares, begins, strict=True):
             if on is not None and begin is not None and share:
                 at = begin + latency[link] + on
                 rates[at] = rates.get(at, Fraction(0)) + share * int(network.capacity[link])
     return Crossings(
         network=network,
-        turned=turned,
-        root=root,
         ports=ports,
         sources=tuple(starts),
         sinks=tuple(ends),
-        work=work,
+        work=Fraction(len(boxes)),
         rows=tuple(sorted(rates.items())),
     )
 
@@ -126,7 +110,7 @@ def _first(near: Sequence[tuple[int, int]], unlike: int) -> int | None:
     return next((units for units, label in near if label != unlike), None)
 
 
-def _insides(network: TimedNetwork, label: Mapping[int, int]) -> list[int]:
+def insides(network: TimedNetwork, label: Mapping[int, int]) -> list[int]:
     """Box of each node, -1 for none: of ranks, of what is in one machine with them, and of ways out of ranks."""
     topology = network.topology
     host = topology.host.tolist()

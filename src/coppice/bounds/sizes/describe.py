@@ -53,7 +53,7 @@ def limit_words(bound: TimeBound) -> str:
         sets = len(bound.priced.witness.cuts)
         return f"all data must leave and enter each of {plural(sets, 'set')} of nodes once{start}"
     if bound.crossings is not None and bound.time_us:
-        return _crossing_words(bound, bound.crossings) + start
+        return _crossing_words(bound.crossings) + start
     if bound.growth is not None:
         return _growth_words(bound, bound.growth) + start
     return "nothing has to move"
@@ -69,15 +69,10 @@ def _growth_words(bound: TimeBound, direction: str) -> str:
     )
 
 
-def _crossing_words(bound: TimeBound, found: Crossings) -> str:
+def _crossing_words(found: Crossings) -> str:
     """Who has to send to whom, when that can begin, and how fast it is in the end."""
-    names, others = bound.problem.topology.node_ids, len(found.sources) - 1
-    if found.root is None:
-        who = f"each box must receive from {plural(others, 'other')}, by two messages in a row or one of each"
-    elif found.turned:
-        who = f"all that {plural(others, 'other box')} have for {names[found.root]} must leave them"
-    else:
-        who = f"all data of {names[found.root]} must cross into {plural(others, 'other box')}"
+    others = len(found.sources) - 1
+    who = f"each box must receive from {plural(others, 'other')}, by two messages in a row or one of each"
     if not found.rows:
         return who
     first_ns = found.rows[0][0] / found.network.units
@@ -86,13 +81,18 @@ def _crossing_words(bound: TimeBound, found: Crossings) -> str:
 
 def _cut_words(bound: TimeBound, cut: MovingCut) -> str:
     names, sink = bound.problem.topology.node_ids, bound.sinks[0]
-    if not cut.rate and not bound.joint and len(bound.sinks) == 1:
+    if not cut.rate and not bound.joint and not bound.boxed and len(bound.sinks) == 1:
         far = _early(cut)
         source = next(int(v) for v in bound.problem.topology.rank_nodes if far[v] and v != sink)
         ends = (names[sink], names[source]) if bound.turned else (names[source], names[sink])
         return f"what {ends[0]} has is {time_text(float(cut.time_ns / 1000))} away from {ends[1]}"
     moved = f"{size_text(float(cut.needed))} must {'leave' if bound.turned else 'enter'} "
-    moved += f"{_receivers(bound, cut)} in all" if bound.joint else _final_side(bound, cut)
+    if bound.joint:
+        moved += f"{_receivers(bound, cut)} in all"
+    elif bound.boxed:
+        moved += f"{_boxes(bound)} in all"
+    else:
+        moved += _final_side(bound, cut)
     if not cut.rate:
         return f"{moved} after {time_text(float(cut.time_ns / 1000))} of latency"
     idle = cut.time_ns - cut.needed / cut.rate
@@ -121,6 +121,12 @@ def _receivers(bound: TimeBound, cut: MovingCut) -> str:
     return (
         "all GPUs" if topology.num_ranks - len(names) <= int(len(bound.sources) == 1) else shortened(names, 4)
     )
+
+
+def _boxes(bound: TimeBound) -> str:
+    """The boxes that the bytes of a cut for all boxes are for (turned round: come from), but for one."""
+    topology = bound.problem.topology
+    return plural(len(np.unique(topology.host[topology.rank_nodes])) - 1, "other box")
 
 
 def _early(cut: MovingCut) -> np.ndarray:
@@ -153,7 +159,7 @@ def witness_record(bound: TimeBound) -> WitnessJson:
     labels: list[LabelsJson] = []
     sinks: list[str] = []
     if bound.cut is not None and bound.sinks:
-        sinks = [] if bound.joint else [topology.node_ids[sink] for sink in bound.sinks]
+        sinks = [] if bound.joint or bound.boxed else [topology.node_ids[sink] for sink in bound.sinks]
         nodes: dict[tuple[int, bool], list[str]] = {}
         for v, name in enumerate(topology.node_ids):
             nodes.setdefault((int(bound.cut.offset[v]), bool(bound.cut.from_end[v])), []).append(name)
@@ -188,8 +194,9 @@ def witness_record(bound: TimeBound) -> WitnessJson:
         "sink_names": sinks,
         "source_names": [topology.node_ids[topology.rank_nodes[rank]] for rank in bound.sources],
         "representative_names": _representatives(bound),
-        "turned": bound.turned or (bound.crossings is not None and bound.crossings.turned),
+        "turned": bound.turned,
         "joint": bound.joint,
+        "boxed": bound.boxed,
         "needed_to_sink_bytes": None if bound.cut is None else str(bound.cut.needed),
         "labels": labels,
     }

@@ -24,6 +24,7 @@ from coppice.bounds.partition import partition_bound
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound, CutFamily, LinkLengths
 from coppice.bounds.sizes.arrival import MovingCut, Sink
+from coppice.bounds.sizes.between import between_boxes
 from coppice.bounds.sizes.classes import refine
 from coppice.bounds.sizes.crossings import Crossings, crossings
 from coppice.bounds.sizes.growth import growth
@@ -47,6 +48,9 @@ MOST_BOXES = 8
 TO_ALL = (Collective.ALL_GATHER, Collective.BROADCAST, Collective.REDUCE_SCATTER, Collective.REDUCE)
 """Collectives that give the same to all ranks, or take it from all of them."""
 
+FROM_ONE = (Collective.BROADCAST, Collective.REDUCE, Collective.ALL_REDUCE)
+"""Collectives that bring something of one rank to all, or of all to one."""
+
 TURNED = (Collective.REDUCE_SCATTER, Collective.REDUCE, Collective.SCATTER)
 """Collectives that are bounded with every link turned round: what one rank gives the others."""
 
@@ -62,6 +66,7 @@ class TimeBound:
     cut: MovingCut | None = None  # The proof, from the first byte that leaves
     turned: bool = False  # The cut is one of the network in which every link leads the other way
     joint: bool = False  # And of that whose ways out of ranks begin at one node: all ranks at once
+    boxed: bool = False  # Or of that whose ways out of boxes do: all boxes at once
     sources: tuple[
         int, ...
     ] = ()  # Ranks whose data are then looked at: all ranks receive them, or sums for them
@@ -76,6 +81,7 @@ class _Need(NamedTuple):
     turned: bool
     sink: Sink
     joint: bool = False
+    boxed: bool = False
     sources: tuple[int, ...] = ()
     sinks: tuple[int, ...] = ()  # What the sink stands for, if it is no node of the network
 
@@ -172,6 +178,7 @@ class TimeBounds:
                     cut=found.apart(need.sinks) if need.sinks else found,
                     turned=need.turned,
                     joint=need.joint,
+                    boxed=need.boxed,
                     sources=need.sources,
                     sinks=need.sinks or (need.sink.node,),
                     priced=None,
@@ -200,22 +207,21 @@ class TimeBounds:
     @cached_property
     def _crossings(self) -> list[Crossings]:
         """Bounds from messages between boxes, where all ranks are in some box."""
-        problem, collective = self.problem, self.problem.collective
-        if collective not in (Collective.BROADCAST, Collective.REDUCE, Collective.ALL_REDUCE):
+        if self.problem.collective is not Collective.ALL_REDUCE or not self._in_boxes:
             return []
-        ranks = [members for _, members in boxes(problem.topology)]
-        if self._helped or len(ranks) < 2 or sum(map(len, ranks)) < problem.topology.num_ranks:
-            return []
-        nodes = problem.topology.rank_nodes.tolist()
-        turned = collective in TURNED
-        limited = self.costs.gpu_gb_per_s is not None and not turned
-        roots = [nodes[problem.root or 0], *([None] if collective is Collective.ALL_REDUCE else [])]
+        limited = self.costs.gpu_gb_per_s is not None
         found = [
-            crossings(self._turned if turned else self._network, ranks, root=root, ports=ports, turned=turned)
-            for root in roots
-            for ports in (False, True)[: 1 + limited]
+            crossings(self._network, self._in_boxes, ports=ports) for ports in (False, True)[: 1 + limited]
         ]
         return [each for each in found if each is not None]
+
+    @cached_property
+    def _in_boxes(self) -> list[list[int]]:
+        """Nodes of the ranks of each box, where messages between boxes count: two or more boxes with all ranks."""
+        topology = self.problem.topology
+        ranks = [members for _, members in boxes(topology)]
+        is_counted = len(ranks) > 1 and sum(map(len, ranks)) == topology.num_ranks
+        return ranks if is_counted and not self._helped else []
 
     @cached_property
     def _needs(self) -> list[_Need]:
@@ -230,6 +236,7 @@ class TimeBounds:
             made += self._between_boxes()
         if not self._helped:
             made += self._together()
+            made += self._over_boxes()
         return made
 
     def _together(self) -> Iterator[_Need]:
@@ -242,6 +249,19 @@ class TimeBounds:
             sink = Sink.of(network, network.num_nodes - 1, self._received(sources))
             if sink is not None:
                 yield _Need(turned, sink, joint=True, sources=sources)
+
+    def _over_boxes(self) -> Iterator[_Need]:
+        """All boxes at once, where they need the same of one rank."""
+        nodes = self.problem.topology.rank_nodes.tolist()
+        if self.problem.collective not in FROM_ONE or not self._in_boxes:
+            return
+        for turned, (source,) in self._looked_at(nodes):
+            network = self._turned if turned else self._network
+            boxed = between_boxes(network, self._in_boxes, nodes[source]).reversed()
+            share = {members[-1]: 1 for members in self._in_boxes if nodes[source] not in members}
+            sink = Sink.of(boxed, boxed.num_nodes - 1, share)
+            if sink is not None:
+                yield _Need(turned, sink, boxed=True, sources=(source,))
 
     def _looked_at(self, nodes: list[int]) -> Iterator[tuple[bool, tuple[int, ...]]]:
         """Ranks whose data all others receive, or (turned) which receive sums of all others."""

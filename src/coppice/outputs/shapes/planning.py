@@ -58,6 +58,7 @@ class WitnessJson(TypedDict):
     representative_names: list[str]
     turned: bool
     joint: bool
+    boxed: bool
     needed_to_sink_bytes: Exact | None
     labels: list[LabelsJson]
 

@@ -43,15 +43,14 @@ class _CutRow(msgspec.Struct, forbid_unknown_fields=True):
     offset: list[Count]
     from_end: list[bool]
     joint: bool = False
+    boxed: bool = False
     sources: list[Count] = msgspec.field(default_factory=list)
     more_sinks: list[Id] = msgspec.field(default_factory=list)
 
 
 class _CrossingsRow(msgspec.Struct, forbid_unknown_fields=True):
-    """Messages between boxes: nodes of ranks, one of each box; the root is one whose data alone are looked at."""
+    """Messages between boxes: nodes of ranks, one of each box."""
 
-    root: Id | None
-    turned: bool
     ports: bool
     sources: list[Id]
     sinks: list[Id]
@@ -145,6 +144,7 @@ def _row(bound: TimeBound) -> dict[str, Any]:
             "offset": bound.cut.offset.tolist(),
             "from_end": bound.cut.from_end.tolist(),
             "joint": bound.joint,
+            "boxed": bound.boxed,
             "sources": bound.sources,
         }
     elif bound.priced is not None and bound.priced.witness is not None:
@@ -154,7 +154,7 @@ def _row(bound: TimeBound) -> dict[str, Any]:
     elif bound.priced is not None:
         row["sends"] = True
     elif bound.crossings is not None:
-        names = ("root", "turned", "ports", "sources", "sinks")
+        names = ("ports", "sources", "sinks")
         row["crossings"] = {name: getattr(bound.crossings, name) for name in names}
     elif bound.growth is not None:
         row["growth"] = bound.growth
@@ -233,7 +233,8 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
                 f"expected nodes with ranks at {where}.representatives, found others: write the bounds again."
             )
         return TimeBound(**{**vars(found), "priced": priced_links(problem, network, witness, chosen)})
-    count, expected = len(row.cut.offset), network.num_nodes + row.cut.joint
+    count, expected = len(row.cut.offset), network.num_nodes * (1 + row.cut.boxed)
+    expected += row.cut.joint or row.cut.boxed
     sinks = (row.cut.sink, *row.cut.more_sinks)
     if count != expected or len(row.cut.from_end) != count or not all(0 <= sink < count for sink in sinks):
         raise InputError(
@@ -251,27 +252,31 @@ def _bound(problem: Problem, row: _SizeRow, where: str) -> TimeBound:
         units=row.cut.units,
     )
     sources = tuple(row.cut.sources)
-    if row.cut.joint and not sources:
+    if (row.cut.joint or row.cut.boxed) and not sources:
         sources = tuple(range(problem.topology.num_ranks)) if problem.root is None else (problem.root,)
-    sides = {"turned": row.cut.turned, "joint": row.cut.joint, "sources": sources, "sinks": sinks}
+    sides = {
+        "turned": row.cut.turned,
+        "joint": row.cut.joint,
+        "boxed": row.cut.boxed,
+        "sources": sources,
+        "sinks": sinks,
+    }
     return TimeBound(**{**vars(found), "cut": cut, **sides})
 
 
 def _crossings(problem: Problem, network: TimedNetwork, row: _CrossingsRow, where: str) -> Crossings:
     """Crossings as they are written; who checks them counts anew."""
     ranks = {*problem.topology.rank_nodes.tolist()}
-    if not {*row.sources, *row.sinks, *([] if row.root is None else [row.root])} <= ranks:
+    if not {*row.sources, *row.sinks} <= ranks:
         raise InputError(
             f"expected nodes with ranks at {where}.crossings, found others: write the bounds again."
         )
     return Crossings(
-        network=network.reversed() if row.turned else network,
-        turned=row.turned,
-        root=row.root,
+        network=network,
         ports=row.ports,
         sources=tuple(row.sources),
         sinks=tuple(row.sinks),
-        work=Fraction(len(row.sources) - (row.root is not None)),
+        work=Fraction(len(row.sources)),
         rows=(),
     )
 

@@ -23,6 +23,10 @@ network, in which the ways in supply one node, from which all ways out begin. No
 must not copy. An all-reduce is a broadcast of each rank's data, every element of which all results depend on, and a
 reduction to each rank: its joint cuts name that rank.
 
+**All boxes at once.** The same for boxes as a whole, of a broadcast, a reduction or an all-reduce: messages between
+boxes are bounded by when they can begin, and by what boxes can receive
+(:mod:`coppice.schedule.verification.crossing_proof`).
+
 **Whole bytes.** Shares that a size does not divide into are rounded, up or down. What counts is the largest message
 whose exact shares are not above those rounded down.
 
@@ -36,8 +40,8 @@ Without a witness each byte of an all-reduce is sent by ranks 2 (n - 1) times, a
 ranks lie on the way that has the fewest of them. For disjoint sets of an all-reduce, one rank of each is enough: the
 distances are those from, and to, the nearest of these representatives.
 
-**Crossings.** Messages between boxes are counted by when they can begin, and by what they can bring then
-(:mod:`coppice.schedule.verification.crossing_proof`).
+**Crossings.** Messages between the boxes of an all-reduce are counted by what they can bring when they begin (there as
+well).
 """
 
 from __future__ import annotations
@@ -57,7 +61,7 @@ from coppice.bounds.sizes.least import TimeBound
 from coppice.bounds.sizes.timed import TimedNetwork
 from coppice.collectives import Collective
 from coppice.errors import CheckError
-from coppice.schedule.verification.crossing_proof import check_crossings
+from coppice.schedule.verification.crossing_proof import check_crossings, joint_of_boxes, needed_by_boxes
 from coppice.schedule.verification.proof import link_prices
 from coppice.text import shortened
 
@@ -83,9 +87,12 @@ def check_time_bound(bound: TimeBound) -> None:
         proved = bound.cut.time_ns
         if bound.turned:
             network = network.reversed()
+        plain = network
         if bound.joint:
             network = _joint(problem, network, _sources(bound))
-        _check_cut(problem, network, bound, bound.cut)
+        elif bound.boxed:
+            network = joint_of_boxes(problem, network, _source_node(bound))
+        _check_cut(problem, network, bound, bound.cut, plain)
     elif bound.priced is not None:
         proved = (bound.time_us - start) * 1000
         chosen = bound.priced.representatives
@@ -95,12 +102,10 @@ def check_time_bound(bound: TimeBound) -> None:
         crossed = bound.crossings
         check_crossings(
             problem,
-            network.reversed() if crossed.turned else network,
+            network,
             _rounded_down(problem, bound.size_bytes),
             proved,
-            root=crossed.root,
             ports=crossed.ports,
-            turned=crossed.turned,
             sources=crossed.sources,
             sinks=crossed.sinks,
         )
@@ -131,6 +136,14 @@ def _sources(bound: TimeBound) -> list[int]:
     return given
 
 
+def _source_node(bound: TimeBound) -> int:
+    """The node of the one rank whose data a cut for all boxes counts."""
+    sources = _sources(bound)
+    if len(sources) > 1:
+        raise CheckError("a cut for all boxes must name the one rank whose data it counts.")
+    return int(bound.problem.topology.rank_nodes[sources[0]])
+
+
 def _joint(problem: Problem, network: TimedNetwork, sources: list[int]) -> TimedNetwork:
     """The turned network in which all links out of ranks begin at one node, the last."""
     ranks = problem.topology.rank_nodes.tolist()
@@ -148,15 +161,19 @@ def _joint(problem: Problem, network: TimedNetwork, sources: list[int]) -> Timed
     )
 
 
-def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: MovingCut) -> None:
+def _check_cut(
+    problem: Problem, network: TimedNetwork, bound: TimeBound, cut: MovingCut, plain: TimedNetwork
+) -> None:
+    """Check a cut of a network, which may be another one than the plain one of the problem."""
     time = cut.time_ns * network.units
     label = [
         time - offset if from_end else Fraction(offset)
         for offset, from_end in zip(cut.offset.tolist(), cut.from_end.tolist(), strict=True)
     ]
     names = problem.topology.node_ids
-    if bound.joint:
-        fits, name = bound.sinks == (network.num_nodes - 1,), "the ways out of all ranks"
+    if bound.joint or bound.boxed:
+        kind = "ranks" if bound.joint else "boxes"
+        fits, name = bound.sinks == (network.num_nodes - 1,), f"the ways out of all {kind}"
     else:
         fits = all(0 <= sink < len(names) for sink in bound.sinks)
         name = shortened([names[sink] for sink in bound.sinks], 4) if fits else "nodes without names"
@@ -167,6 +184,10 @@ def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: M
     early = [v for v, each in enumerate(label) if not each]
     if bound.joint:
         held = _held_in_all(problem, bound.size_bytes, early, _sources(bound), turned=bound.turned)
+    elif bound.boxed:
+        _check_direction(problem, turned=bound.turned)
+        boxes = needed_by_boxes(problem, plain, early, _source_node(bound))
+        held = boxes * _rounded_down(problem, bound.size_bytes)
     elif len({*bound.sinks}) == 1:
         held = _held(problem, bound.size_bytes, bound.sinks[0], early, turned=bound.turned)
     elif problem.collective is Collective.ALL_TO_ALL:
@@ -201,14 +222,18 @@ def _check_cut(problem: Problem, network: TimedNetwork, bound: TimeBound, cut: M
         )
 
 
-def _held_in_all(
-    problem: Problem, size_bytes: int, early: list[int], sources: list[int], *, turned: bool
-) -> Fraction:
-    """Bytes that the ranks of some nodes receive together (turned round: send)."""
+def _check_direction(problem: Problem, *, turned: bool) -> None:
     if problem.collective is not Collective.ALL_REDUCE and (
         turned is not (problem.collective in (Collective.REDUCE_SCATTER, Collective.REDUCE))
     ):
         raise CheckError(f"this cut leads the wrong way for {problem.collective}.")
+
+
+def _held_in_all(
+    problem: Problem, size_bytes: int, early: list[int], sources: list[int], *, turned: bool
+) -> Fraction:
+    """Bytes that the ranks of some nodes receive together (turned round: send)."""
+    _check_direction(problem, turned=turned)
     nodes = problem.topology.rank_nodes.tolist()
     inside = [i for i, node in enumerate(nodes) if node in set(early)]
     whole = _rounded_down(problem, size_bytes)
