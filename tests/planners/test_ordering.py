@@ -16,13 +16,14 @@ from coppice.planners.ordering import (
     held_back,
     held_back_early,
     longest_ways,
+    pipelined,
     reordered,
     turned_round,
     without_steps,
 )
 from coppice.planners.planning import plan
 from coppice.schedule.lower import lower
-from coppice.schedule.schedule import Op, Schedule, routed
+from coppice.schedule.schedule import Op, Schedule, in_pieces, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.topology.presets import preset
 
@@ -104,6 +105,71 @@ def test_the_earlier_rows_may_be_the_less_they_wait() -> None:
     waiting = [int((np.diff(each.after_start) > 0).sum()) for each in found]
     assert waiting == sorted(waiting, reverse=True)
     assert waiting[0] > waiting[-1] > 0
+
+
+STEPPED = [
+    ("dgx-a100", {"boxes": 2}, "all_reduce", "two-level", {"inside": "at-once", "between": "whole"}),
+    ("star", {"gpus": 8}, "all_reduce", "recursive-doubling", {}),
+    ("star", {"gpus": 6}, "reduce_scatter", "butterfly", {}),
+    ("star", {"gpus": 5}, "broadcast", "binomial", {}),
+]
+
+
+@pytest.mark.parametrize(("name", "more", "collective", "algorithm", "parameters"), STEPPED)
+@pytest.mark.parametrize("lag", [0, 1, 3])
+@pytest.mark.parametrize("pieces", [1, 2, 5])
+def test_pipelines_do_the_same_with_any_lag(
+    name: str,
+    more: dict[str, object],
+    collective: str,
+    algorithm: str,
+    parameters: dict[str, str],
+    lag: int,
+    pieces: int,
+) -> None:
+    problem = Problem(preset(name, **more), collective, root=0 if collective == "broadcast" else None)
+    rows = routed(from_catalogue(problem, algorithm, parameters).body)
+    found = pipelined(rows, pieces, lag)
+    assert verify_schedule(found).ok
+    assert found.num_transfers == pieces * rows.num_transfers
+    steps = int(rows.step.max()) + 1
+    assert sorted(set(found.step.tolist())) == list(range(pieces * steps))
+    turns = sorted((piece + lag * step, step, piece) for piece in range(pieces) for step in range(steps))
+    for number, (_, step, piece) in enumerate(turns):
+        own = found.step == number
+        assert (found.chunk[own] % pieces == piece).all()
+        assert sorted(found.dst[own].tolist()) == sorted(rows.dst[rows.step == step].tolist())
+    # Ranks wait for receipts of earlier steps only, whenever rows are due, and cut further each piece for its own.
+    due = np.arange(found.num_transfers) * 7.0 % 40 + 10 * found.step
+    bound = held_back(found, due, due + 9.0)
+    waiting = np.repeat(np.arange(bound.num_transfers), np.diff(bound.after_start))
+    assert (bound.step[bound.after] < bound.step[waiting]).all()
+    assert (bound.dst[bound.after] == bound.src[waiting]).all()
+    assert len(waiting) or pieces == 1
+    assert verify_schedule(bound).ok
+    halves = in_pieces(bound, 2)
+    assert len(halves.after) == 2 * len(bound.after)
+    assert verify_schedule(halves).ok
+    waiting = np.repeat(np.arange(halves.num_transfers), np.diff(halves.after_start))
+    assert (halves.chunk[halves.after] % 2 == halves.chunk[waiting] % 2).all()
+    assert (halves.dst[halves.after] == halves.src[waiting]).all()
+
+
+def test_rows_with_steps_wait_for_the_last_receipt_of_earlier_steps() -> None:
+    problem = Problem(preset("dgx-a100", boxes=2), "all_reduce")
+    body = from_catalogue(problem, "two-level", {"inside": "at-once", "between": "whole"}).body
+    rows = pipelined(routed(body), 3, 2)
+    due = np.arange(rows.num_transfers) * 13.0 % 101 + rows.step
+    done = due + 3.0 + np.arange(rows.num_transfers) * 0.01
+    found = held_back(rows, due, done)
+    order = np.lexsort((due, rows.step))
+    due, done = due[order], done[order]
+    for row in range(found.num_transfers):
+        before = (found.dst == found.src[row]) & (found.step < found.step[row]) & (done <= due[row])
+        before = np.flatnonzero(before)
+        last = before[np.argmax(done[before])] if len(before) else -1
+        wanted = [last] if len(before) and found.chunk[last] != found.chunk[row] else []
+        assert found.after[found.after_start[row] : found.after_start[row + 1]].tolist() == wanted
 
 
 def test_an_order_that_is_none_fails() -> None:

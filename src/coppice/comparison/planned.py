@@ -50,6 +50,9 @@ NEAR = 1.002
 
 _MOST_PACKED, _MOST_AROUND = 16, 128
 """Ranks for which trees are packed from one root as well: of any network, and where all hang on the same switches."""
+_FEW_ROWS, _MOST_NEAR = 2**12, 3
+"""Transfers of an algorithm that is worth a look in another order although it is not the fastest, and how many are.
+Other orders suit what has steps: trees of any kind are found elsewhere."""
 _MOST_ROWS = 2**20
 """Transfers that doubling a parameter makes at most on many ranks."""
 
@@ -222,7 +225,14 @@ def plan_for(
                 below = max(1, wanted[0] // REACH)
                 best[below] = min(time_us(one.made.body, below) for one in made if one.suits(below))
             made += _of_the_catalogue(
-                posed, assumed, best, limits, budget.catalogue, untried, relaying=relaying
+                posed,
+                assumed,
+                best,
+                limits,
+                budget.catalogue,
+                untried,
+                relaying=relaying,
+                near=NEARBY if budget.ordering and len(wanted) == 1 else 1.0,
             )
             made += searched(made, limits, budget)
             if deterministic:
@@ -335,8 +345,9 @@ def _of_the_catalogue(
     *,
     relaying: bool,
     keep: Callable[[Forest | Schedule], bool] | None = None,
+    near: float = 1.0,
 ) -> list[Alternative]:
-    """The algorithm of the catalogue that is fastest at each size, where one beats the best so far.
+    """The algorithm of the catalogue that is fastest at each size, where one beats the best so far, and some near it.
 
     An algorithm is passed over where its busiest link alone takes longer than the best so far, and the search ends
     where nothing can be faster, or once so many transfers were looked at.
@@ -347,9 +358,11 @@ def _of_the_catalogue(
         untried: Gets the algorithms that were not looked at as too many transfers were.
         relaying: Where an algorithm needs it, GPUs may pass on what is not theirs.
         keep: Whether a schedule will do, with its ranks as they are numbered.
+        near: What takes so many times the best, with few transfers in steps, may be the fastest in another order.
     """
     plain, known = bound_of(problem), dict(best)
     taken: dict[int, Alternative] = {}
+    close: list[tuple[float, int, Alternative]] = []
     seen: set[object] = set()
     ranks = problem.topology.num_ranks
     expected = ranks if problem.collective.rooted else ranks**2
@@ -377,15 +390,17 @@ def _of_the_catalogue(
         if keep is not None and not keep(body):
             continue
         for size in known:
-            if known[size] <= limits.get(size, 0.0) or _least_busy_us(bodies, size, model) >= known[size]:
+            below_us = known[size] * (near if size in limits and _is_short(bodies) else 1.0)
+            if known[size] <= limits.get(size, 0.0) or _least_busy_us(bodies, size, model) >= below_us:
                 continue
-            parameters, time_us = fastest_value(
-                bodies, size, model, below_us=known[size], most_rows=most_rows
-            )
+            parameters, time_us = fastest_value(bodies, size, model, below_us=below_us, most_rows=most_rows)
             budget -= bodies.transfers if ranks > MANY_RANKS else 0
             if time_us < known[size] * (1 - 1e-9):
                 known[size], taken[size] = time_us, _alternative(bodies, parameters)
-    return list({id(each): each for each in taken.values()}.values())
+            elif time_us < below_us * (1 - 1e-9):
+                close.append((time_us, len(close), _alternative(bodies, parameters)))
+    found = [*taken.values(), *(each for _, _, each in sorted(close)[:_MOST_NEAR])]
+    return list({id(each): each for each in found}.values())
 
 
 def _alike(bodies: Bodies) -> object:
@@ -417,6 +432,13 @@ _CARRIED = (
     *("path", "path_start", "path_nodes", "after_start", "after"),
 )
 """Columns of a schedule that say what is carried out."""
+
+
+def _is_short(bodies: Bodies) -> bool:
+    """Whether a candidate has few transfers in steps, and no number of segments to look for."""
+    body = bodies.body(1)
+    stepped = isinstance(body, Schedule) and int(body.step.max(initial=-1)) >= 0
+    return stepped and bodies.candidate.doubled is None and num_rows(body) <= _FEW_ROWS
 
 
 def _bodies(problem: Problem, variant: AlgorithmVariant, plain: Bound, *, relaying: bool) -> Bodies | None:

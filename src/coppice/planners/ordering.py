@@ -42,8 +42,8 @@ def without_steps(schedule: Schedule) -> Schedule:
 
 
 def reordered(schedule: Schedule, order: NDArray[np.int64]) -> Schedule:
-    """The rows of a schedule without steps and further dependencies in another order."""
-    columns = ("src", "dst", "chunk", "op", "path")
+    """The rows of a schedule without further dependencies in another order, in which steps do not decrease."""
+    columns = ("src", "dst", "chunk", "op", "path", "step")
     return replace(schedule, **{name: getattr(schedule, name)[order] for name in columns}, ordered=False)
 
 
@@ -133,6 +133,40 @@ def by_longest_way(
     return reordered(cut, np.lexsort((np.arange(len(piece)), *keys)))
 
 
+def pipelined(schedule: Schedule, pieces: int, lag: int) -> Schedule:
+    """Cut every chunk of rows with steps into pieces, and give each step of each piece a turn of its own.
+
+    Step s of piece j comes in the order of ``j + lag * s``: without a lag all of a piece goes before the next one, and
+    with a large one all pieces finish a step before any goes on. In between, links that a step leaves idle while its
+    data travel have the next pieces to carry.
+
+    Args:
+        schedule: Rows with steps and without further dependencies.
+        pieces: Pieces of every chunk, 1 or more.
+        lag: Pieces that begin between two steps of one: 0 or more.
+
+    Examples:
+        >>> from coppice.collectives import Collective
+        >>> from coppice.planners.algorithms.algorithm import AlgorithmCase
+        >>> from coppice.planners.algorithms.parts.moves import Moves, whole
+        >>> from coppice.topology.presets import preset
+        >>> case = AlgorithmCase(topology=preset("ring", gpus=3), collective=Collective.BROADCAST, root=0)
+        >>> chain = Moves(case, whole(case))
+        >>> chain.add([0, 1], [0, 1], [1, 2], 0)
+        >>> [pipelined(chain.schedule(), 3, lag).chunk.tolist() for lag in (0, 1, 2)]
+        [[0, 0, 1, 1, 2, 2], [0, 1, 0, 2, 1, 2], [0, 1, 2, 0, 1, 2]]
+    """
+    rows, steps = schedule.num_transfers, int(schedule.step.max(initial=-1)) + 1
+    piece, step = np.divmod(np.arange(pieces * steps), steps)
+    turn = np.empty(pieces * steps, dtype=np.int32)
+    turn[np.lexsort((step, piece + lag * step))] = np.arange(pieces * steps)
+    own = np.repeat(np.arange(pieces), rows)
+    turns = turn[own * steps + np.tile(schedule.step, pieces)]
+    cut = replace(in_pieces(without_steps(schedule), pieces), step=turns)
+    away = np.tile((schedule.dst - schedule.src) % schedule.topology.num_ranks, pieces)
+    return reordered(cut, np.lexsort((away, turns)))
+
+
 def held_back(
     schedule: Schedule,
     due_us: NDArray[np.float64],
@@ -148,7 +182,8 @@ def held_back(
     receipt by each link goes after all that it should go after, so that links keep to the order in which rows are due.
 
     Args:
-        schedule: Rows without steps and further dependencies.
+        schedule: Rows without further dependencies. Where they have steps, those of one keep to it, and wait for
+            earlier ones.
         due_us: When each row is due.
         done_us: When its receiver has it, later than that.
         links: Wait for the last receipt by each way into the sender, of which the last so many links tell.
@@ -166,27 +201,32 @@ def held_back(
         >>> found.after_start.tolist(), found.after.tolist()
         ([0, 0, 0, 1], [0])
     """
-    order = np.argsort(due_us, kind="stable")
+    order = np.lexsort((due_us, schedule.step))
     rows, due, done = reordered(schedule, order), due_us[order], done_us[order]
     start, end = rows.path_start[rows.path], rows.path_start[rows.path + 1] - 1
-    ways = np.zeros(len(order), dtype=np.int64)
+    ways = rows.step.astype(np.int64)
     for back in range(1, links + 1):
         ways = ways * schedule.topology.num_nodes + rows.path_nodes[np.maximum(end - back, start)]
     out_of = _by_rank(rows.src, schedule.topology.num_ranks)
     waits = [np.zeros(0, dtype=np.int64)]
     for rank, into in enumerate(_by_rank(rows.dst, schedule.topology.num_ranks)):
-        out = out_of[rank]
+        out = out_of[rank][np.argsort(due[out_of[rank]], kind="stable")]
         came = into[np.argsort(done[into], kind="stable")]
-        way_of, way = np.unique(ways[came], return_inverse=True)
+        way_of, first, way = np.unique(ways[came], return_index=True, return_inverse=True)
         # Per way and row that is sent, the last receipt by then: each is first put where it is the last one.
         last = np.full((len(way_of), len(out) + 1), -1, dtype=np.int64)
-        last[way, np.searchsorted(due[out] - early_us + _STRICT_US, done[came], side="left")] = came
-        place = np.where(last >= 0, np.arange(len(out) + 1), 0)
-        np.maximum.accumulate(place, axis=1, out=place)
-        before = np.take_along_axis(last, place, axis=1)[:, :-1]
+        last[way, np.searchsorted(due[out] - early_us + _STRICT_US, done[came], side="left")] = np.arange(
+            len(came)
+        )
+        before = np.maximum.accumulate(last, axis=1)[:, :-1]
+        step_of, step = rows.step[came[first]][:, None], rows.step[out]
+        before = np.where((step_of < step) | (step < 0), before, -1)
+        if not links:
+            before = before.max(axis=0, keepdims=True, initial=-1)
         after = np.broadcast_to(out, before.shape)
+        known, before = before >= 0, came[before] if len(came) else before
         # What a row sends it waits for anyhow; and none waits for a later one, should both be at one time.
-        needed = (before >= 0) & (before < after) & (rows.chunk[before] != rows.chunk[after])
+        needed = known & (before < after) & (rows.chunk[before] != rows.chunk[after])
         waits.append(after[needed] * len(order) + before[needed])
     pairs = np.sort(np.concatenate(waits))  # a receipt came one way: none is waited for twice
     after, before = np.divmod(pairs, len(order))

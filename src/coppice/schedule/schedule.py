@@ -22,7 +22,7 @@ from coppice.collectives import Collective
 from coppice.display import Brief
 from coppice.equality import ByContent
 from coppice.errors import InputError
-from coppice.rows import rows_of_groups
+from coppice.rows import inverse, rows_of_groups
 from coppice.text import plural
 from coppice.topology.model import Topology
 from coppice.topology.routing import Router
@@ -174,11 +174,11 @@ def in_pieces(schedule: Schedule, pieces: int) -> Schedule:
     step = np.tile(schedule.step, pieces)
     step = np.where(step >= 0, step + piece, step)
     after_start, after = _repeated_dependencies(schedule, pieces)
-    if (step >= 0).any() and len(after):
-        raise InputError(
-            "expected rows with steps or with dependencies, found both: they cannot be cut into pieces."
-        )
-    order = np.argsort(step, kind="stable") if (step >= 0).any() else slice(None)
+    order: NDArray[np.int64] | slice = slice(None)
+    if (step >= 0).any():
+        order = np.argsort(step, kind="stable")
+        waits, after_start = rows_of_groups(after_start, order)
+        after = inverse(order)[after[waits]].astype(np.int32)
     return replace(
         schedule,
         chunk_slot=np.repeat(schedule.chunk_slot, pieces),

@@ -26,6 +26,7 @@ from coppice.planners.ordering import (
     held_back,
     held_back_early,
     longest_ways,
+    pipelined,
     plainly,
     reordered,
     turned_round,
@@ -35,7 +36,7 @@ from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.lower import chunk_bounds, lower
 from coppice.schedule.messages import Alike, RoutedBody, messages_of_routed, routed_body
 from coppice.schedule.plan import Parameter
-from coppice.schedule.schedule import Schedule, in_pieces, routed
+from coppice.schedule.schedule import Schedule, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles
 from coppice.simulation.models import Model, Sharing
@@ -51,8 +52,10 @@ _ROUNDS = 6
 """Passes in each direction in which an order is justified at most."""
 _PATIENCE = 2
 """Passes in a row that gain nothing, after which an order is as good as it gets."""
-_MOST_STEPPED = 8
-"""Pieces of rows with steps: each needs all the steps, of which thread blocks of some runtimes have 64 at most."""
+_STEPPED, _LAG, _OTHER_LAGS = (1, 2, 3, 4, 5, 6, 8, 10, 12, 16), 2, (0, 1, 3)
+"""Pieces of rows with steps, and how many of them begin between two steps of one."""
+_MOST_STEPS = 64
+"""Steps that thread blocks of some runtimes have at most."""
 _WORKERS = 2**20
 """Workers that never keep a message waiting."""
 _LEAST_GAIN = 1e-4
@@ -235,18 +238,42 @@ class OrderSearch:
         return found
 
     def _step_by_step(self, rows: Schedule, size_bytes: int, profile: TransportProfile) -> Ordered | None:
-        """The fastest number of pieces of rows that need their steps, each a step behind the one before."""
+        """The fastest pipeline of rows that need their steps: its number of pieces first, then how they follow."""
         smallest = int(chunk_bounds(rows, size_bytes)[1].max(initial=0))
+        most = min(_MOST_STEPS // (int(rows.step.max()) + 1), smallest // LEAST_PIECE_BYTES)
         best: Ordered | None = None
-        pieces = 1
-        while pieces <= _MOST_STEPPED and (pieces == 1 or smallest >= LEAST_PIECE_BYTES * pieces):
-            if not self._spend(rows.num_transfers * pieces):
+        in_vain = 0
+        for pieces in _STEPPED:
+            if pieces > max(1, most) or in_vain > _PATIENCE:
                 break
-            found = self._timed(in_pieces(rows, pieces), size_bytes, pieces, profile)
-            if best is not None and found.time_us >= best.time_us:
-                break
-            best, pieces = found, 2 * pieces
+            found = self._pipelined(rows, size_bytes, pieces, 0, profile, held=False)
+            if pieces > 1:
+                found = _faster(found, self._pipelined(rows, size_bytes, pieces, _LAG, profile, held=True))
+            better = _faster(best, found)
+            in_vain = in_vain + 1 if better is best else 0
+            best = better
+        pieces = 1 if best is None else best.pieces
+        for lag in _OTHER_LAGS if pieces > 1 else ():
+            best = _faster(best, self._pipelined(rows, size_bytes, pieces, lag, profile, held=True))
         return best
+
+    def _pipelined(
+        self,
+        rows: Schedule,
+        size_bytes: int,
+        pieces: int,
+        lag: int,
+        profile: TransportProfile,
+        *,
+        held: bool,
+    ) -> Ordered | None:
+        """A pipeline as it comes, or as links would take it that serve earlier rows first."""
+        if not self._spend((1 + held) * rows.num_transfers * pieces):
+            return None
+        cut = pipelined(rows, pieces, lag)
+        if held:
+            cut = self._held_back(cut, size_bytes, profile)
+        return self._timed(cut, size_bytes, pieces, profile)
 
     def _by_turns(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
         """The fastest number of pieces where links take the row with the longest way of all that wait."""

@@ -36,6 +36,8 @@ ORDER_GAIN = 0.002
 """Share of the time that an order has to save: schedules as they are made have fewer rows, and suit more sizes."""
 
 _MOST_ORDERED, _MOST_REWORKED = 5, 3
+_FEW_ROWS, _MOST_SMALL = 2**12, 3
+"""Beside the first ones, so many of those are put in order that have few transfers: they take next to no time."""
 _LOADED = 0.1
 """Trees are packed in weights where links that are full all the time take this share of the fastest time: weights spare
 links, not hops."""
@@ -99,13 +101,13 @@ class SizeSearch:
             (each for each in ranked if each.hoped_us <= best_us * NEARBY and not _is_held_back(each.one)),
             key=lambda each: each.hoped_us,
         )
-        # Of what has one name, and may differ in its order alone, the fastest is searched.
-        first = {each.one.name: each for each in reversed(near)}
-        unlike = [each for each in near if first[each.one.name] is each]
-        ordered = self._in_order(unlike[:_MOST_ORDERED], size_bytes, lowest.time_us, limit_us)
-        best = (lowest.one, lowest.time_us) if ordered is None else ordered
-        ones = [best, *((each.one, each.time_us) for each in near if each.one is not best[0])]
-        best = self._reworked(ones, size_bytes, best[1], near_us, limit_us) or best
+        unlike = _unlike(near)
+        small = [each for each in unlike[_MOST_ORDERED:] if num_rows(each.one.made.body) <= _FEW_ROWS]
+        best = (lowest.one, lowest.time_us)
+        for ones in (unlike[:_MOST_ORDERED], small[:_MOST_SMALL]):
+            best = self._in_order(ones, size_bytes, best[1], limit_us) or best
+        starts = [best, *((each.one, each.time_us) for each in near if each.one is not best[0])]
+        best = self._reworked(starts, size_bytes, best[1], near_us, limit_us) or best
         return [best] if best[1] < best_us else []
 
     def _with_mirror(self, found: Candidate, size_bytes: int, near_us: float) -> Candidate:
@@ -232,6 +234,21 @@ class SizeSearch:
     @cached_property
     def _matcher(self) -> Matcher:
         return Matcher(self.problem, self.model, self.effort.matching)
+
+
+def _unlike(near: Sequence[Candidate]) -> list[Candidate]:
+    """Candidates without those that may differ from an earlier one in their order alone.
+
+    These have its name, or as many transfers that take as long.
+    """
+    seen: set[object] = set()
+    found: list[Candidate] = []
+    for each in near:
+        marks = {each.one.name, (round(each.hoped_us, 6), num_rows(each.one.made.body))}
+        if not marks & seen:
+            found.append(each)
+        seen |= marks
+    return found
 
 
 def _is_held_back(one: Alternative) -> bool:
