@@ -95,7 +95,7 @@ $(VENV)/.dev: $(VENV)/.package $(VENV)/.dependencies pyproject.toml
 
 # Behind the other packages, since two pips at a time would install what both need.
 $(VENV)/.torch: $(BIN)/python | $(VENV)/.dev
-	$(PIP) install -q torch==2.13.0
+	$(PIP) install -q $(call listed,['dependency-groups']['torch'])
 	@touch $@
 
 # Two MPI libraries, each in a place of its own: both bring an mpirun.
