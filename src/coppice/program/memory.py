@@ -359,13 +359,26 @@ def aligned_cuts(cuts: _Ints, one: _Ints, other: _Ints, count: _Ints) -> _Ints:
         >>> aligned_cuts(column(0, 3, 10, 20), column(0), column(10), column(10)).tolist()
         [0, 3, 10, 13, 20]
     """
-    while True:
-        more = [cuts]
-        for here, there in ((one, other), (other, one)):
-            first = np.searchsorted(cuts, here)
-            number = np.searchsorted(cuts, here + count) - first
-            more.append(cuts[ranges(first, number)] + np.repeat(there - here, number))
-        found = np.unique(np.concatenate(more))
-        if len(found) == len(cuts):
-            return cuts
-        cuts = found
+    begin, shift = np.concatenate([one, other]), np.concatenate([other - one, one - other])
+    end = begin + np.concatenate([count, count])
+    recent, fresh = cuts[:0], cuts
+    # A round for each copy of a copy, tens of thousands at worst: each looks at new cuts alone.
+    while len(fresh):
+        first = np.searchsorted(fresh, begin)
+        number = np.searchsorted(fresh, end) - first
+        found = np.unique(fresh[ranges(first, number)] + np.repeat(shift, number))
+        fresh = _without(_without(found, cuts), recent)
+        recent = _merged(recent, fresh)
+        if len(recent) > len(cuts) // 32:  # seldom, since merging moves all that are there
+            cuts, recent = _merged(cuts, recent), recent[:0]
+    return _merged(cuts, recent)
+
+
+def _merged(cuts: _Ints, more: _Ints) -> _Ints:
+    """Ascending cuts, and others that are not among them."""
+    return np.insert(cuts, np.searchsorted(cuts, more), more)
+
+
+def _without(found: _Ints, cuts: _Ints) -> _Ints:
+    """What was found, less the cuts that are known."""
+    return found[np.searchsorted(cuts, found) == np.searchsorted(cuts, found, side="right")]
