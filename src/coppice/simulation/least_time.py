@@ -117,10 +117,11 @@ class LeastTimes:
         return self._known[size_bytes]
 
     def _at(self, size_bytes: int) -> LeastTime:
-        bounds = tuple(
-            max((each.least(size_bytes) for each in costs), key=_time) for costs in self._protocols
-        )
-        found, latency = LeastTime(model=self.model, bounds=bounds), self._latency
+        bounds: list[TimeBound] = []
+        for protocol in self._protocols:
+            like = bounds[-1] if bounds else None
+            bounds.append(max((each.least(size_bytes, like=like) for each in protocol), key=_time))
+        found, latency = LeastTime(model=self.model, bounds=tuple(bounds)), self._latency
         if latency.time_us > found.time_us:
             return replace(found, latency=latency.why, latency_us=latency.time_us)
         return found
