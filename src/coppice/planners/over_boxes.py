@@ -3,10 +3,6 @@
 Rails join members of equal number in all boxes. Not every member need have one: a GPU whose NIC is gone takes part
 through the others of its box.
 
-**All-reduce.** Each rail adds and returns one part: members send the parts of a box to its members on rails, which
-exchange what they have with those of other boxes at once and add it, and hand out the result. One message between boxes
-and two within them is the least that all ranks can hear of each other in, where boxes are far apart.
-
 **Broadcast** (and the reduction, which is its mirror). A part for each rail and each other box: the root's box sends it
 to that box, which passes it on to all others while it spreads it among its members. So the root's box sends everything
 once, and the others share what is left: scatter and all-gather between boxes (van de Geijn's broadcast). What is sent
@@ -65,30 +61,6 @@ def rails(topology: Topology) -> tuple[tuple[tuple[int, ...], ...], tuple[int, .
     return (boxes, found) if found else None
 
 
-def exchanged_over_rails(problem: Problem) -> Schedule | None:
-    """An all-reduce in three steps, of which one crosses between boxes; None where there are no rails.
-
-    Examples:
-        >>> from coppice.topology.presets import preset
-        >>> found = exchanged_over_rails(Problem(preset("dgx-a100", boxes=2), "all_reduce"))
-        >>> found.num_chunks, int(found.step.max()) + 1
-        (8, 3)
-    """
-    joined = rails(problem.topology)
-    if joined is None or problem.collective is not Collective.ALL_REDUCE:
-        return None
-    boxes, members = joined
-    case = AlgorithmCase(topology=problem.topology, collective=problem.collective)
-    moves = Moves(case, whole(case, len(members)))
-    for part, member in enumerate(members):
-        for box in boxes:
-            hub, others = box[member], [rank for rank in box if rank != box[member]]
-            moves.add(0, others, hub, part, Op.REDUCE)
-            moves.add(1, hub, [other[member] for other in boxes if other is not box], part, Op.REDUCE)
-            moves.add(2, hub, others, part)
-    return _routed(moves.schedule())
-
-
 def spread_over_boxes(
     problem: Problem, *, segments: int, direct: int, apart: bool = False
 ) -> Schedule | None:
@@ -130,7 +102,7 @@ def spread_over_boxes(
     else:
         last = max(step)
         moves.add([last - each for each in step], dst, src, chunk, Op.REDUCE)
-    return _routed(without_steps(moves.schedule()))
+    return routed_or_none(without_steps(moves.schedule()))
 
 
 def _tree(
@@ -161,7 +133,7 @@ def _tree(
     return found
 
 
-def _routed(schedule: Schedule) -> Schedule | None:
+def routed_or_none(schedule: Schedule) -> Schedule | None:
     """The schedule with its routes; None where members of a box do not reach each other."""
     try:
         return routed(schedule)

@@ -381,4 +381,5 @@ def _merged(cuts: _Ints, more: _Ints) -> _Ints:
 
 def _without(found: _Ints, cuts: _Ints) -> _Ints:
     """What was found, less the cuts that are known."""
-    return found[np.searchsorted(cuts, found) == np.searchsorted(cuts, found, side="right")]
+    unknown: _Ints = found[np.searchsorted(cuts, found) == np.searchsorted(cuts, found, side="right")]
+    return unknown

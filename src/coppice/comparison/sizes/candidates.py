@@ -23,12 +23,12 @@ class Candidate:
 
     time_us: float
     one: Alternative
-    mirrored_us: float = inf  # What it takes backwards
+    otherwise_us: float = inf  # What it takes backwards, or in pieces
 
     @property
     def hoped_us(self) -> float:
         """What it may take in another order."""
-        return min(self.time_us, self.mirrored_us)
+        return min(self.time_us, self.otherwise_us)
 
 
 def about_us(body: Schedule | Forest, size_bytes: int, model: Model, near_us: float) -> float:

@@ -116,7 +116,7 @@ class SizeSearch:
         return (
             found
             if back is None
-            else replace(found, mirrored_us=about_us(back, size_bytes, self.model, near_us))
+            else replace(found, otherwise_us=about_us(back, size_bytes, self.model, near_us))
         )
 
     def _mirror(self, one: Alternative) -> Schedule | None:

@@ -14,8 +14,9 @@ from coppice.comparison.sizes.side_by_side import side_by_side
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.cube_exchange import exchanged_in_cube
-from coppice.planners.ordering import turned_round
-from coppice.planners.over_boxes import exchanged_over_rails, shapes, spread_over_boxes
+from coppice.planners.exchanges_between_boxes import exchanged_between_boxes, ways_in_stages
+from coppice.planners.ordering import pipelined, turned_round
+from coppice.planners.over_boxes import rails, shapes, spread_over_boxes
 from coppice.planners.over_groups import shared_over_groups, switch_groups
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule, in_pieces
@@ -30,6 +31,8 @@ _MOST_SHARED, _MOST_SHARED_IN_VAIN = 2**15, 3
 that gain nothing."""
 _MOST_SIDE_BY_SIDE = 2**18
 """Transfers of a broadcast along trees side by side."""
+_STAGED_PIECES = 4
+"""Pieces that show what an exchange between boxes comes to."""
 _CUBE_PIECES = (1, 2, 3, 4, 6, 8, 12, 16)
 """Pieces of an exchange in a hypercube: each needs all the steps, of which some runtimes have 64 at most."""
 
@@ -62,9 +65,8 @@ class ShapedSchedules:
         problem = self.problem
         if problem.weights is not None or problem.topology.num_ranks > MOST_RANKS:
             return []
-        if self._exchanged is not None:
-            time_us = self.time_us(self._exchanged.made.body, size_bytes)
-            return [Candidate(time_us, for_size(self._exchanged, size_bytes))]
+        if self._exchanges:
+            return [self._in_stages(each, size_bytes, best_us) for each in self._exchanges]
         found: list[Candidate] = []
         fastest_in = 0
         rows, apart = self._spread_rows
@@ -174,7 +176,7 @@ class ShapedSchedules:
         if self.problem.collective is not Collective.REDUCE or not isinstance(body, Schedule):
             return found
         time_us = as_it_is_us(body, size_bytes, self.model, inf)
-        return Candidate(time_us, found.one, mirrored_us=found.time_us)
+        return Candidate(time_us, found.one, otherwise_us=found.time_us)
 
     def _in_lines(self, size_bytes: int, most: int) -> list[int]:
         """Numbers of chunks up to so many: powers of two and half as many more, and those that fill lines."""
@@ -183,14 +185,28 @@ class ShapedSchedules:
         numbers = {in_full_lines(each, size_bytes, chunks) for each in profiles for chunks in about}
         return sorted(each for each in numbers if each <= min(most, -(-size_bytes // LEAST_CHUNK_BYTES)))
 
+    def _in_stages(self, one: Alternative, size_bytes: int, best_us: float) -> Candidate:
+        """An exchange between boxes with what it takes, as it is and in pieces that follow each other."""
+        body = one.made.body
+        assert isinstance(body, Schedule)
+        cut = pipelined(body, _STAGED_PIECES, 1)
+        in_pieces_us = as_it_is_us(cut, size_bytes, self.model, best_us * NEARBY)
+        return Candidate(self.time_us(body, size_bytes), for_size(one, size_bytes), otherwise_us=in_pieces_us)
+
     @cached_property
-    def _exchanged(self) -> Alternative | None:
-        """An all-reduce that crosses between boxes once."""
-        body = exchanged_over_rails(self.problem)
-        if body is None:
-            return None
-        made = PlannerOutput(body=body, parameters={"over_boxes": "exchange"})
-        return Alternative(name="exchange over rails", made=made)
+    def _exchanges(self) -> list[Alternative]:
+        """All-reduces in which boxes exchange sums, in one stage and several."""
+        joined = rails(self.problem.topology)
+        found: list[Alternative] = []
+        for stages in ways_in_stages(0 if joined is None else len(joined[0])):
+            body = exchanged_between_boxes(self.problem, stages)
+            if body is not None:
+                made = PlannerOutput(body=body, parameters={"between_boxes": " x ".join(map(str, stages))})
+                name = "exchange over rails" + (
+                    " in stages of " + " x ".join(map(str, stages)) if len(stages) > 1 else ""
+                )
+                found.append(Alternative(name=name, made=made))
+        return found
 
     @cached_property
     def _spread_rows(self) -> tuple[int, bool]:
