@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <deque>
 #include <functional>
+#include <limits>
 
 #include "simulator/loop.h"
 
@@ -23,6 +24,7 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
       burst_[link] = on_grid(fabric.burst[link]);
       spent_[link] = -burst_[link];
     }
+    if (options.give_up < std::numeric_limits<double>::infinity()) count_load();
     if (!options.keep_hops) return;
     hop_start_.reserve(traffic.size());
     std::int64_t hops = 0;
@@ -64,6 +66,8 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
   void end_instant() {}
 
  private:
+  static constexpr double kRounding = 1e-9;  // what sums of durations above 2^33 ns may be off by
+
   struct Waiting {
     std::int32_t wave;
     Message message;
@@ -78,6 +82,16 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
     std::vector<std::vector<Waiting>> waiting;  // per job: a heap, the next one on top
   };
 
+  /// What each link has to serve, so that it shows early if it cannot in time.
+  void count_load() {
+    load_.assign(fabric_.num_links(), 0);
+    for (std::size_t m = 0; m < traffic_.size(); ++m)
+      for (std::int32_t link : fabric_.links(traffic_.route[m])) load_[link] += busy_on(link, static_cast<Message>(m));
+  }
+
+  /// For how long a link is busy with a message.
+  double busy_on(std::int32_t link, Message m) const { return on_grid(static_cast<double>(traffic_.bytes[m]) / fabric_.rate[link]); }
+
   std::int32_t job_of(Message m) const { return traffic_.job.empty() ? 0 : traffic_.job[m]; }
 
   /// The message whose head came at `since` takes the link, once that is free.
@@ -86,8 +100,12 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
     const std::int32_t hop = at_[m]++;
     const std::int32_t link = links[hop];
     const double bytes = static_cast<double>(traffic_.bytes[m]);
-    const double begin = std::max(now_, free_[link]), busy = on_grid(bytes / fabric_.rate[link]);
+    const double begin = std::max(now_, free_[link]), busy = busy_on(link, m);
     spent_[link] = std::max(begin - burst_[link], spent_[link]) + busy;
+    if (!load_.empty()) {
+      load_[link] -= busy;
+      hopeless_ = hopeless_ || spent_[link] + load_[link] > options_.give_up * (1 + kRounding);
+    }
     const double end = std::max(begin, spent_[link]);
     if (options_.keep_hops) {
       out_.hop_begin[hop_start_[m] + hop] = begin;
@@ -114,6 +132,7 @@ class FifoNetwork : public SimulatorLoop<FifoNetwork> {
   std::vector<double> burst_;            // per link: time in which what it lets through at once comes at its rate
   std::vector<double> free_;             // per link: end of the last message on it
   std::vector<double> spent_;            // per link: end of the last message if its bucket had been empty all the time
+  std::vector<double> load_;             // per link: ns of all that it has still to serve; empty: nobody gives up
   std::vector<Message> last_;            // per link: that message
   std::vector<Queue> queues_;            // per link, with waves
   std::int64_t arrivals_ = 0;            // messages that had to wait so far

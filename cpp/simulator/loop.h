@@ -32,9 +32,7 @@ class SimulatorLoop {
       if (instant_over) network().end_instant();
       if (events_.empty()) return;
       const Event event = events_.top();
-      if (event.time > options_.give_up) {
-        return give_up();
-      }
+      if (event.time > options_.give_up || hopeless_) return give_up();
       events_.pop();
       now_ = event.time;
       handle(event);
@@ -59,7 +57,7 @@ class SimulatorLoop {
 
   /// The last byte of a message leaves its sender at `time`.
   void left(Message m, double time) {
-    if (options_.buffered) events_.push(Event(time, EventKind::kLeft, m));
+    if (options_.buffered && starts_.heeds_sent(m)) events_.push(Event(time, EventKind::kLeft, m));
   }
 
   /// Time from the end of the last link of a message until it has arrived.
@@ -74,6 +72,7 @@ class SimulatorLoop {
   Starts starts_;
   EventQueue events_;
   double now_ = 0;
+  bool hopeless_ = false;        // not all messages can be done by the time to give up
   std::vector<double> latency_;  // per link, on the grid
 
  private:

@@ -56,6 +56,9 @@
 // exact in any order while times stay below 2^33 ns (8.6 s): what is simultaneous on paper is simultaneous here, and
 // ties are decided by ids and not by rounding.
 //
+// Giving up. A link with first in, first out that has served a message has served all others of its load no sooner than
+// after `spent + load`, whatever they wait for. Where that is later than the time to give up, nothing further happens.
+//
 // Cost: an event is taken from a heap for each hop of a message and for its start, arrival and end; with first in,
 // first out that is all, O((messages + hops) log messages). Fair sharing also settles anew, whenever a route gets busy
 // or idle, the rates of all routes that are connected with it over links. Overflow: there must be less than 2^31
@@ -130,7 +133,7 @@ struct SimulatorOptions {
   double copy_rate = 0;              // bytes per ns that a worker copies; 0: copying takes no time
   bool keep_hops = true;             // record every hop of every message
   bool keep_rates = false;           // fair sharing: record every rate that a message gets
-  double give_up = std::numeric_limits<double>::infinity();  // ns; what is not done by then is done at infinity
+  double give_up = std::numeric_limits<double>::infinity();  // ns; where not all can be done by then, what is not yet is at infinity
 };
 
 /// Why a message started when it did, and not before.

@@ -28,6 +28,12 @@ class Starts {
   /// The head of such a message is there, and its last byte will be at `tail`: the switch goes on.
   void head_at_switch(Message m, double tail);
 
+  /// Whether anything goes on when the message has left its sender.
+  bool heeds_sent(Message m) const {
+    const std::size_t next = static_cast<std::size_t>(traffic_.send_gate[m]) + 1;  // 0 where it passes no gate
+    return !line_of_route_.empty() || (next > 0 && next < traffic_.chained.size() && traffic_.chained[next] != 0);
+  }
+
   /// The message has left its sender, or arrived where sends are not buffered: its sender goes on.
   void sent(Message m);
 

@@ -3,23 +3,18 @@
 namespace coppice {
 
 Workers::Workers(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options)
-    : traffic_(traffic), fabric_(fabric), copy_rate_(options.copy_rate) {
+    : traffic_(traffic), copy_rate_(options.copy_rate) {
   if (!fabric.group.empty()) groups_.assign(static_cast<std::size_t>(fabric.num_gpus), Group{options.workers, {}});
-}
-
-std::int32_t Workers::gpu_of(Turn turn) const {
-  const std::int32_t route = traffic_.route[turn.message];
-  return turn.side == Side::kSend ? fabric_.sender[route] : fabric_.receiver[route];
-}
-
-double Workers::occupancy(Turn turn) const {
-  const auto& column = turn.side == Side::kSend ? fabric_.send_occupancy : fabric_.receive_occupancy;
-  return column.empty() ? 0 : on_grid(column[traffic_.route[turn.message]]);
-}
-
-double Workers::time(Turn turn) const {
-  const double copying = copy_rate_ > 0 ? on_grid(static_cast<double>(traffic_.bytes[turn.message]) / copy_rate_) : 0;
-  return occupancy(turn) + copying;
+  for (const Side side : {Side::kSend, Side::kReceive}) {
+    const auto& gpu = side == Side::kSend ? fabric.sender : fabric.receiver;
+    const auto& occupancy = side == Side::kSend ? fabric.send_occupancy : fabric.receive_occupancy;
+    auto& ends = ends_[static_cast<std::size_t>(side)];
+    ends.resize(fabric.num_routes());
+    for (std::size_t route = 0; route < ends.size(); ++route) {
+      if (!fabric.group.empty() && gpu[route] >= 0) ends[route].group = fabric.group[static_cast<std::size_t>(gpu[route])];
+      if (!occupancy.empty()) ends[route].occupancy = on_grid(occupancy[route]);
+    }
+  }
 }
 
 bool Workers::line_up(Turn turn) {

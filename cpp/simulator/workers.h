@@ -3,6 +3,7 @@
 // Cost: O(1) for each message at each end. Overflow: none; times are those of simulator.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <deque>
 #include <optional>
@@ -21,7 +22,7 @@ class Workers {
     Side side;
   };
 
-  /// Keeps references to `traffic` and `fabric`.
+  /// Keeps a reference to `traffic`.
   Workers(const Traffic& traffic, const Fabric& fabric, const SimulatorOptions& options);
 
   /// A worker has to handle the message where it is sent, or where it is received.
@@ -29,8 +30,11 @@ class Workers {
   bool receives(Message m) const { return handles({m, Side::kReceive}); }
 
   /// Time that a worker takes for the message as such, and with its bytes.
-  double occupancy(Turn turn) const;
-  double time(Turn turn) const;
+  double occupancy(Turn turn) const { return end_of(turn).occupancy; }
+  double time(Turn turn) const {
+    const double copying = copy_rate_ > 0 ? on_grid(static_cast<double>(traffic_.bytes[turn.message]) / copy_rate_) : 0;
+    return occupancy(turn) + copying;
+  }
 
   /// Takes a worker and says true, or waits for one.
   bool line_up(Turn turn);
@@ -44,13 +48,19 @@ class Workers {
     std::deque<Turn> waiting;
   };
 
-  std::int32_t gpu_of(Turn turn) const;
-  bool handles(Turn turn) const { return !groups_.empty() && gpu_of(turn) >= 0 && time(turn) > 0; }
-  Group& group_of(Turn turn) { return groups_[static_cast<std::size_t>(fabric_.group[static_cast<std::size_t>(gpu_of(turn))])]; }
+  /// An end of a route: whose workers handle messages there (-1: nobody's), and for how long.
+  struct RouteEnd {
+    std::int32_t group = -1;
+    double occupancy = 0;
+  };
+
+  const RouteEnd& end_of(Turn turn) const { return ends_[static_cast<std::size_t>(turn.side)][static_cast<std::size_t>(traffic_.route[turn.message])]; }
+  bool handles(Turn turn) const { return end_of(turn).group >= 0 && time(turn) > 0; }
+  Group& group_of(Turn turn) { return groups_[static_cast<std::size_t>(end_of(turn).group)]; }
 
   const Traffic& traffic_;
-  const Fabric& fabric_;
   double copy_rate_;
+  std::array<std::vector<RouteEnd>, 2> ends_;  // by side, of each route
   std::vector<Group> groups_;
 };
 

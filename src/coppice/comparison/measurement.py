@@ -38,6 +38,7 @@ from coppice.schedule.messages import messages_of
 from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule, routed
 from coppice.schedule.verification.verify import verify
+from coppice.simulation.known_times import KnownTimes
 from coppice.simulation.models import Model
 from coppice.simulation.simulator import chain_length, fastest, further_gain_us
 from coppice.simulation.timeline import Timeline
@@ -370,12 +371,14 @@ class _Found:
     """A simulation with what led to it."""
 
     body: Forest | Schedule
-    timeline: Timeline
+    time_us: float
+    timeline: Timeline | None = None  # Unless only its time was asked for
     parameters: dict[str, Value]
 
     def measurement(self, key: str, candidate: AlgorithmVariant, size_bytes: int) -> SimulatedTime:
         """Its figures."""
         timeline = self.timeline
+        assert timeline is not None
         link, data = timeline.busiest_link, messages_of(self.body, size_bytes)
         sent = np.bincount(data.src, weights=data.num_bytes)
         return SimulatedTime(
@@ -397,7 +400,13 @@ class _Found:
 
 
 def fastest_value(
-    bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = inf, most_rows: float = inf
+    bodies: Bodies,
+    size_bytes: int,
+    model: Model,
+    *,
+    below_us: float = inf,
+    most_rows: float = inf,
+    times: KnownTimes | None = None,
 ) -> tuple[dict[str, Value], float]:
     """Parameters with the best value of the doubled one, and their simulated time in microseconds.
 
@@ -405,11 +414,13 @@ def fastest_value(
         below_us: A time to undercut. The search ends where it cannot be, by what doublings gained so far, and the time
             is then one that takes longer; one that does not is that of the search without it.
         most_rows: No schedule of more transfers comes from a doubling.
+        times: Of what was simulated under the model already.
     """
-    found = _best(bodies, size_bytes, model, below_us=below_us, most_rows=most_rows)
-    if below_us < inf and _time(found) < below_us:
-        found = _best(bodies, size_bytes, model, most_rows=most_rows)
-    return found.parameters, _time(found)
+    known = KnownTimes(model) if times is None else times
+    found = _best(bodies, size_bytes, model, below_us=below_us, most_rows=most_rows, times=known)
+    if below_us < inf and found.time_us < below_us:
+        found = _best(bodies, size_bytes, model, most_rows=most_rows, times=known)
+    return found.parameters, found.time_us
 
 
 def fastest_run(
@@ -417,11 +428,18 @@ def fastest_run(
 ) -> tuple[Forest | Schedule, dict[str, Value], Timeline]:
     """The schedule of a candidate that is the fastest at a size, its parameters, and how it goes."""
     found = _best(bodies, size_bytes, model)
+    assert found.timeline is not None
     return found.body, found.parameters, found.timeline
 
 
 def _best(
-    bodies: Bodies, size_bytes: int, model: Model, *, below_us: float = inf, most_rows: float = inf
+    bodies: Bodies,
+    size_bytes: int,
+    model: Model,
+    *,
+    below_us: float = inf,
+    most_rows: float = inf,
+    times: KnownTimes | None = None,
 ) -> _Found:
     """The fastest of the values of the doubled parameter; the smaller one of equals."""
     best: _Found | None = None
@@ -436,16 +454,16 @@ def _best(
             return best
         # How much doublings gain shows in times that are too long as well.
         give_up_us = below_us if bodies.candidate.doubled is None else inf
-        found = _found(body, bodies.parameters(value), size_bytes, model, below_us, give_up_us)
-        idle = 0 if best is None or _time(found) < _time(best) * (1 - WORTH) else idle + 1
+        found = _found(body, bodies.parameters(value), size_bytes, model, below_us, give_up_us, times)
+        idle = 0 if best is None or found.time_us < best.time_us * (1 - WORTH) else idle + 1
         if best is not None:
-            gain_us, before_us = max(0.0, _time(best) - _time(found)), gain_us
-        if best is None or faster(_time(found), _time(best)):
+            gain_us, before_us = max(0.0, best.time_us - found.time_us), gain_us
+        if best is None or faster(found.time_us, best.time_us):
             best = found
         value *= 2
         done = bodies.candidate.doubled is None or idle == PATIENCE or value > MOST_SEGMENTS
         done = done or 2 * num_rows(body) > most_rows
-        hopeless = before_us < inf and _time(best) * _LEAST_SHARE - further_gain_us(gain_us, inf) > below_us
+        hopeless = before_us < inf and best.time_us * _LEAST_SHARE - further_gain_us(gain_us, inf) > below_us
         if done or hopeless or size_bytes < 2 * model.least_piece_bytes * _chunks(body):
             return best
 
@@ -461,16 +479,16 @@ def _found(
     model: Model,
     below_us: float,
     give_up_us: float,
+    times: KnownTimes | None,
 ) -> _Found:
     """Simulate a schedule in the number of pieces that suits the size."""
+    if times is not None:
+        trial = times.fastest(body, size_bytes, below_us=below_us, give_up_us=give_up_us)
+        return _Found(body=body, time_us=trial.time_us, parameters=parameters)
     timeline = fastest(
         body, size_bytes, model=model, keep_hops=False, below_us=below_us, give_up_us=give_up_us
     )
-    return _Found(body=body, timeline=timeline, parameters=parameters)
-
-
-def _time(found: _Found) -> float:
-    return found.timeline.time_us
+    return _Found(body=body, time_us=timeline.time_us, timeline=timeline, parameters=parameters)
 
 
 class Bodies:

@@ -39,10 +39,11 @@ from coppice.planners.synthesis.synthesizing import Request, method_named
 from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
+from coppice.simulation.known_times import KnownTimes
 from coppice.simulation.least_time import LeastTime, LeastTimes
 from coppice.simulation.models import Model, model_of
 from coppice.simulation.simulated import without_bursts
-from coppice.simulation.simulator import MOST_PIECES, fastest
+from coppice.simulation.simulator import MOST_PIECES
 from coppice.text import plural, sizes_of
 
 NEAR = 1.002
@@ -150,6 +151,7 @@ def plan_for(
     known: dict[tuple[int, int], float] = {}
     reached: dict[tuple[int, int], float] = {}  # what was made for a size took so long when it was found
     bodies: dict[int, Forest | Schedule] = {}  # live as long as this call: times are known by identity
+    simulated = KnownTimes(assumed)
 
     def time_us(body: Forest | Schedule, size_bytes: int) -> float:
         key = id(bodies.setdefault(id(body), body)), size_bytes
@@ -160,28 +162,21 @@ def plan_for(
             near_us = best_us * NEARBY if len(wanted) == 1 else inf
             near_us = min(near_us, reached_us)
             most = pieces_at_most(posed, body)
-            timeline = fastest(
+            trial = simulated.fastest(
                 body,
                 size_bytes,
-                model=assumed,
                 most=most,
-                keep_hops=False,
                 below_us=near_us,
                 give_up_us=near_us * (1 + _ROUNDING),
                 least_us=floors.get(size_bytes),
             )
-            found = timeline.time_us
+            found = trial.time_us
             # Another number of pieces may be taken than the first one that undercuts, unless more of them are slower.
-            whole = timeline.pieces == 1 and abs(found - reached_us) <= found * _ROUNDING
+            whole = trial.pieces == 1 and abs(found - reached_us) <= found * _ROUNDING
             undercuts = found < best_us or reached_us < inf
             if undercuts and not whole and near_us < inf and most == MOST_PIECES:
-                found = fastest(
-                    body,
-                    size_bytes,
-                    model=assumed,
-                    most=most,
-                    keep_hops=False,
-                    least_us=floors.get(size_bytes),
+                found = simulated.fastest(
+                    body, size_bytes, most=most, least_us=floors.get(size_bytes)
                 ).time_us
             found = min(found, reached_us)
             known[key] = found
@@ -190,7 +185,9 @@ def plan_for(
     def searched(
         made: Sequence[Alternative], limits: Mapping[int, float], budget: Effort
     ) -> list[Alternative]:
-        search = SizeSearch(posed, assumed, tuple(made), time_us, budget, plain=bound_of(posed), say=say)
+        search = SizeSearch(
+            posed, assumed, tuple(made), time_us, budget, times=simulated, plain=bound_of(posed), say=say
+        )
         found = [(size, *each) for size in wanted for each in search.at(size, limits[size])]
         for size, one, found_us in found:
             body = one.made.body
@@ -226,7 +223,7 @@ def plan_for(
                 best[below] = min(time_us(one.made.body, below) for one in made if one.suits(below))
             made += _of_the_catalogue(
                 posed,
-                assumed,
+                simulated,
                 best,
                 limits,
                 budget.catalogue,
@@ -242,7 +239,7 @@ def plan_for(
                 none = dict.fromkeys(wanted, inf)
                 made += _of_the_catalogue(
                     posed,
-                    assumed,
+                    simulated,
                     none,
                     limits,
                     budget.catalogue,
@@ -337,7 +334,7 @@ def _packed_from_one_root(problem: Problem) -> list[Alternative]:
 
 def _of_the_catalogue(
     problem: Problem,
-    model: Model,
+    times: KnownTimes,
     best: Mapping[int, float],
     limits: Mapping[int, float],
     budget: int,
@@ -360,7 +357,7 @@ def _of_the_catalogue(
         keep: Whether a schedule will do, with its ranks as they are numbered.
         near: What takes so many times the best, with few transfers in steps, may be the fastest in another order.
     """
-    plain, known = bound_of(problem), dict(best)
+    plain, known, model = bound_of(problem), dict(best), times.model
     taken: dict[int, Alternative] = {}
     close: list[tuple[float, int, Alternative]] = []
     seen: set[object] = set()
@@ -393,7 +390,9 @@ def _of_the_catalogue(
             below_us = known[size] * (near if size in limits and _is_short(bodies) else 1.0)
             if known[size] <= limits.get(size, 0.0) or _least_busy_us(bodies, size, model) >= below_us:
                 continue
-            parameters, time_us = fastest_value(bodies, size, model, below_us=below_us, most_rows=most_rows)
+            parameters, time_us = fastest_value(
+                bodies, size, model, below_us=below_us, most_rows=most_rows, times=times
+            )
             budget -= bodies.transfers if ranks > MANY_RANKS else 0
             if time_us < known[size] * (1 - 1e-9):
                 known[size], taken[size] = time_us, _alternative(bodies, parameters)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from math import lcm
@@ -288,10 +288,66 @@ def fastest(
         InputError: If columns are malformed, or the size or number of pieces is out of range.
         UnreachableError: If a transfer names no path and there is none.
     """
+    search = searched(
+        body if isinstance(body, RoutedBody) else routed_body(body),
+        size_bytes,
+        model,
+        pieces=pieces,
+        most=most,
+        enough_us=enough_us,
+        below_us=below_us,
+        give_up_us=give_up_us,
+        least_us=least_us,
+        gain=0.0,
+        known=None,
+    )
+    assert search.best is not None
+    found = search.best.timeline
+    return search.again() if keep_hops or found is None else found
+
+
+@dataclass(frozen=True, eq=False, kw_only=True)
+class TimedTrial:
+    """What a body takes in one protocol and number of pieces."""
+
+    time_us: float  # For ever where the simulation was given up
+    pieces: int
+    protocol: str | None
+    messages: int  # How many were simulated
+    guess: float = 1.0  # How many pieces are likely to be the fastest, by what the first number of them takes
+    timeline: Timeline | None = None  # Of the simulation, unless it is an earlier one that is remembered
+
+
+TrialKey = tuple[str | None, int, bool]
+"""The protocol and the number of pieces of a trial of a body, and whether its steps bind."""
+
+KnownTrials = MutableMapping[TrialKey, tuple[TimedTrial, float]]
+"""Trials of a body at a size, each with the time at which it was to be given up."""
+
+
+def searched(
+    rows: RoutedBody,
+    size_bytes: int,
+    model: Model,
+    *,
+    pieces: int | None,
+    most: int,
+    enough_us: float,
+    below_us: float,
+    give_up_us: float,
+    least_us: Mapping[str | None, float] | None,
+    gain: float,
+    known: KnownTrials | None,
+) -> _Search:
+    """The search of :func:`fastest`, with something found.
+
+    Args:
+        gain: Where there is a time to undercut, all further doublings of the pieces together are to save more than this
+            share of the time.
+        known: Trials that are not made again; gets those that are made.
+    """
     if most < 1:
         raise InputError(f"expected at least 1 piece at most, found {most}.")
-    rows = body if isinstance(body, RoutedBody) else routed_body(body)
-    ways = _ways_of_steps(rows.schedule, model)
     search = _Search(
         rows=rows,
         size_bytes=size_bytes,
@@ -302,13 +358,15 @@ def fastest(
         below_us=below_us,
         give_up_us=give_up_us,
         least_us={} if least_us is None else least_us,
+        gain=gain,
+        known=known,
         best=None,
     )
-    for steps_bind in ways:
+    for steps_bind in _ways_of_steps(rows.schedule, model):
         search.try_profiles(steps_bind=steps_bind)
     if search.best is None:
         raise InputError(f"expected a model with a protocol, found none in {model.name}.")
-    return search.again() if keep_hops else search.best
+    return search
 
 
 @dataclass
@@ -324,7 +382,9 @@ class _Search:
     below_us: float
     give_up_us: float
     least_us: Mapping[str | None, float]
-    best: Timeline | None
+    gain: float
+    known: KnownTrials | None
+    best: TimedTrial | None
     how: tuple[TransportProfile, bool] | None = None  # Protocol of the best one, and whether its steps bind
 
     def try_profiles(self, *, steps_bind: bool) -> None:
@@ -356,21 +416,36 @@ class _Search:
 
     def _try(self, profile: TransportProfile, cut: dict[int, Messages], *, steps_bind: bool) -> None:
         """The fastest number of pieces in one protocol."""
+        several = self.pieces is None and self.limit > 1
 
-        def attempt(count: int, give_up_us: float = math.inf) -> Timeline:
+        def attempt(count: int, give_up_us: float = math.inf) -> TimedTrial:
+            key = profile.name, count, steps_bind
+            known = _remembered(self.known, key, give_up_us)
+            if known is not None:
+                return known
             if count not in cut:
                 cut[count] = self._cut(count, steps_bind=steps_bind)
-            return self._run(cut[count], profile, count, give_up_us=give_up_us)
+            timeline = self._run(cut[count], profile, count, give_up_us=give_up_us)
+            made = TimedTrial(
+                time_us=timeline.time_us,
+                pieces=count,
+                protocol=profile.name,
+                messages=timeline.messages.count,
+                guess=_likely_pieces(timeline, self.limit) if several and count == 1 else 1.0,
+                timeline=timeline,
+            )
+            if self.known is not None:
+                self.known[key] = replace(made, timeline=None), give_up_us
+            return made
 
         # A second protocol is fastest in about as many pieces as the first one.
         first = (1 if self.pieces is None else self.pieces) if self.best is None else self.best.pieces
-        searched = self.pieces is None and self.limit > 1
         known_us = math.inf if self.best is None else self.best.time_us
-        limit_us = math.inf if searched else min(known_us, self.give_up_us)
-        if searched and self.below_us < math.inf and first >= _FLAT_PIECES:
+        limit_us = math.inf if several else min(known_us, self.give_up_us)
+        if several and self.below_us < math.inf and first >= _FLAT_PIECES:
             limit_us = known_us * _FLAT
         found = attempt(first, limit_us)
-        if searched and self.enough_us < found.time_us < math.inf:
+        if several and self.enough_us < found.time_us < math.inf:
             found = _best_pieces(
                 found,
                 attempt,
@@ -379,6 +454,7 @@ class _Search:
                 enough_us=self.enough_us,
                 below_us=self.below_us,
                 least_us=self.least_us.get(profile.name, 0.0),
+                gain=self.gain,
             )
         if self.best is None or found.time_us < self.best.time_us:
             self.best, self.how = found, (profile, steps_bind)
@@ -498,16 +574,34 @@ def _joins(body: Schedule | Forest) -> bool:
     return _JOINED * len(distinct(ways)[0]) <= body.num_transfers
 
 
+def _remembered(known: KnownTrials | None, key: TrialKey, give_up_us: float) -> TimedTrial | None:
+    """A trial that was made and not given up too early; one that takes longer than ``give_up_us`` takes for ever."""
+    trial, given_up_us = (None, 0.0) if known is None else known.get(key, (None, 0.0))
+    if trial is None or (trial.time_us == math.inf and given_up_us < give_up_us):
+        return None
+    return trial if trial.time_us <= give_up_us else replace(trial, time_us=math.inf)
+
+
+def _likely_pieces(timeline: Timeline, limit: int) -> float:
+    """How many pieces are likely to be the fastest, by what one piece takes."""
+    if timeline.time_us == math.inf:
+        return 1.0
+    waiting = (chain_length(timeline) - 1) * float(timeline.link_busy_us.max(initial=0.0))
+    cost = _message_us(timeline)
+    return math.sqrt(waiting / cost) if cost else limit
+
+
 def _best_pieces(
-    first: Timeline,
-    attempt: Callable[..., Timeline],
+    first: TimedTrial,
+    attempt: Callable[..., TimedTrial],
     limit: int,
     *,
     guessed: bool,
     enough_us: float,
     below_us: float,
     least_us: float,
-) -> Timeline:
+    gain: float,
+) -> TimedTrial:
     """The fastest number of pieces of the powers of two, found from a guess or from what one piece takes.
 
     Where a time is enough, or is to be undercut, the search ends where all further steps together do not get there
@@ -516,15 +610,12 @@ def _best_pieces(
     """
 
     def worth(pieces: int) -> float:
-        many = first.messages.count * pieces // first.pieces > _MOST_ROWS
+        many = first.messages * pieces // first.pieces > _MOST_ROWS
         return _WORTH_MANY if many else _WORTH
 
     highest, middle, best = limit.bit_length() - 1, first.pieces.bit_length() - 1, first
     if not guessed:
-        waiting = (chain_length(first) - 1) * float(first.link_busy_us.max(initial=0.0))
-        cost = _message_us(first)
-        guess = math.sqrt(waiting / cost) if cost else limit
-        middle = min(round(math.log2(max(guess, 1))), highest)
+        middle = min(round(math.log2(max(first.guess, 1))), highest)
         if first.time_us <= least_us * (1 + worth(2**middle)):
             return first
         best = min((first, attempt(2**middle)), key=_worth) if middle else first
@@ -544,7 +635,9 @@ def _best_pieces(
             if direction > 0 and best.time_us <= least_us * (1 + share):
                 return best
             # Of all that is gained from here on the next step gains half or less.
-            lacking = share * best.time_us * (1 if share > _WORTH else 2)
+            lacking = (
+                max(share * (1 if share > _WORTH else 2), gain if below_us < math.inf else 0) * best.time_us
+            )
             if (share > _WORTH or below_us < math.inf) and further_gain_us(gain_us, before_us) < lacking:
                 break
             # How much slower half of the first guess is says what doubling gains.
@@ -579,9 +672,9 @@ def further_gain_us(gain_us: float, before_us: float) -> float:
     return further_us
 
 
-def _worth(timeline: Timeline) -> float:
+def _worth(trial: TimedTrial) -> float:
     """Time, with which twice as many pieces must save enough to be worth it."""
-    return timeline.time_us * math.exp(math.log1p(_WORTH) * math.log2(timeline.pieces))
+    return trial.time_us * math.exp(math.log1p(_WORTH) * math.log2(trial.pieces))
 
 
 def chain_length(timeline: Timeline) -> int:

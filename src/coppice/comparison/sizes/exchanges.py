@@ -21,6 +21,7 @@ from coppice.planners.translated import AlikeMoves, moves_of, translated
 from coppice.planners.whole_routes import WholeRoutes, least_waiting, whole_routes
 from coppice.schedule.plan import Parameter
 from coppice.simulation.channels import TransportProfile, transport_profiles
+from coppice.simulation.known_times import KnownTimes
 from coppice.simulation.models import Model
 from coppice.text import plural
 
@@ -54,8 +55,8 @@ class ExchangeCandidates:
         plain: The problem's bound on the rate.
     """
 
-    def __init__(self, problem: Problem, model: Model, plain: Bound) -> None:
-        self.problem, self.model, self.plain = problem, model, plain
+    def __init__(self, problem: Problem, times: KnownTimes, plain: Bound) -> None:
+        self.problem, self.times, self.plain = problem, times, plain
 
     def at(self, size_bytes: int, best_us: float, limit_us: float) -> list[Candidate]:
         """What there is with its time at a size.
@@ -70,7 +71,7 @@ class ExchangeCandidates:
         found: list[Candidate] = []
         for make in (lambda: self._on_rails, lambda: self._whole_blocks.at(size_bytes)):
             for one in make():
-                time_us = about_us(one.made.body, size_bytes, self.model, best_us * NEARBY)
+                time_us = about_us(one.made.body, size_bytes, self.times, best_us * NEARBY)
                 found.append(Candidate(time_us, for_size(one, size_bytes)))
             if found and min(each.time_us for each in found) <= limit_us:
                 break
@@ -82,7 +83,7 @@ class ExchangeCandidates:
 
     @cached_property
     def _whole_blocks(self) -> WholeBlocks:
-        return WholeBlocks(self.problem, self.model, self.plain)
+        return WholeBlocks(self.problem, self.times.model, self.plain)
 
 
 class WholeBlocks:

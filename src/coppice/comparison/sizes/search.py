@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cached_property
 from math import inf
+from weakref import WeakKeyDictionary
 
 from coppice.bounds.network import TRANSPOSED
 from coppice.bounds.problem import Problem
@@ -24,12 +25,13 @@ from coppice.comparison.sizes.reworked import MOST_ROWS, ReworkStart, fastest_re
 from coppice.comparison.sizes.shaped import ShapedSchedules
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
+from coppice.schedule.forest import Forest
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import transport_profiles
+from coppice.simulation.known_times import KnownTimes
 from coppice.simulation.models import Model
-from coppice.simulation.simulator import fastest
 from coppice.text import plural
 
 ORDER_GAIN = 0.002
@@ -56,6 +58,7 @@ class SizeSearch:
     Args:
         made: What there is already, for any size.
         time_us: What a body takes at a size.
+        times: Of bodies that are simulated under the model.
         plain: The problem's bound.
         say: Called with a few words as each stage begins.
     """
@@ -68,14 +71,16 @@ class SizeSearch:
         time_us: Timer,
         effort: Effort,
         *,
+        times: KnownTimes,
         plain: Bound,
         say: Callable[[str], object],
     ) -> None:
         self.problem, self.model, self.effort, self.plain = problem, model, effort, plain
-        self.made, self.time_us, self.say = made, time_us, say
+        self.made, self.time_us, self.times, self.say = made, time_us, times, say
+        self._mirrors: WeakKeyDictionary[Schedule | Forest, Schedule | None] = WeakKeyDictionary()
         self._grown = GrownTrees(problem, made, plain.inv_rate, effort.growing)
         self._shaped = ShapedSchedules(problem, model, time_us)
-        self._exchanges = ExchangeCandidates(problem, model, plain)
+        self._exchanges = ExchangeCandidates(problem, times, plain)
 
     def at(self, size_bytes: int, limit_us: float) -> list[tuple[Alternative, float]]:
         """What is faster at a size than all there is, with its time; nothing where ``limit_us`` is reached already."""
@@ -87,7 +92,7 @@ class SizeSearch:
         busy_us = size_bytes * float(self.plain.inv_rate / self.problem.shards) / 1000
         self.say("growing trees of few hops")
         for one in self._grown.at(loaded=busy_us > _LOADED * best_us):
-            found = about_us(one.made.body, size_bytes, self.model, best_us * NEARBY)
+            found = about_us(one.made.body, size_bytes, self.times, best_us * NEARBY)
             made_for = Candidate(found, for_size(one, size_bytes))
             ranked.append(self._with_mirror(made_for, size_bytes, best_us * NEARBY))
         ranked += self._shaped.at(size_bytes, best_us)
@@ -116,12 +121,17 @@ class SizeSearch:
         return (
             found
             if back is None
-            else replace(found, otherwise_us=about_us(back, size_bytes, self.model, near_us))
+            else replace(found, otherwise_us=about_us(back, size_bytes, self.times, near_us))
         )
 
     def _mirror(self, one: Alternative) -> Schedule | None:
         """What reduces, turned round; copies go as soon as they can anyhow."""
-        return mirror_of(one.made.body) if self.problem.collective in TRANSPOSED else None
+        if self.problem.collective not in TRANSPOSED:
+            return None
+        body = one.made.body
+        if body not in self._mirrors:
+            self._mirrors[body] = mirror_of(body)
+        return self._mirrors[body]
 
     def _reworked(
         self,
@@ -148,13 +158,11 @@ class SizeSearch:
             back = self._mirror(one)
             # In which protocol and pieces it takes what it is known to take.
             enough_us = known_us * (1 + _ROUNDING) if back is None and known_us < inf else 0.0
-            timeline = fastest(
-                back or one.made.body, size_bytes, model=self.model, keep_hops=False, enough_us=enough_us
-            )
+            trial = self.times.fastest(back or one.made.body, size_bytes, enough_us=enough_us)
             start = ReworkStart(
                 body=one.made.body,
-                profile=profiles[timeline.protocol],
-                pieces=timeline.pieces,
+                profile=profiles[trial.protocol],
+                pieces=trial.pieces,
                 mirrored=back is not None,
             )
             starts.append((one, start))
