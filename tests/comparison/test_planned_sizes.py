@@ -109,8 +109,9 @@ def search_in_full(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let plans for sizes try every candidate to the end."""
     full = measurement.fastest_value
 
-    def unhurried(*given: Any, below_us: float, most_rows: float) -> Any:
+    def unhurried(*given: Any, below_us: float, most_rows: float, times: Any) -> Any:
         assert below_us > 0
+        assert times is not None
         assert most_rows == inf
         return full(*given)
 

@@ -25,7 +25,7 @@ from coppice.comparison.deterministic import (
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
 from coppice.comparison.promising import MANY_RANKS, is_far, most_promising_first
 from coppice.comparison.sizes.alike import for_alike_ranks
-from coppice.comparison.sizes.candidates import NEARBY
+from coppice.comparison.sizes.candidates import ABOUT, NEARBY
 from coppice.comparison.sizes.effort import EFFORTS, Effort
 from coppice.comparison.sizes.many_ranks import for_many_ranks, pieces_at_most
 from coppice.comparison.sizes.ordered import num_rows
@@ -160,6 +160,7 @@ def plan_for(
             best_us = min((us for (_, size), us in known.items() if size == size_bytes), default=inf)
             reached_us = reached.get(key, inf)
             near_us = best_us * NEARBY if len(wanted) == 1 else inf
+            about = near_us < reached_us == inf
             near_us = min(near_us, reached_us)
             most = pieces_at_most(posed, body)
             trial = simulated.fastest(
@@ -169,8 +170,13 @@ def plan_for(
                 below_us=near_us,
                 give_up_us=near_us * (1 + _ROUNDING),
                 least_us=floors.get(size_bytes),
+                gain=ABOUT if about else 0.0,
             )
             found = trial.time_us
+            if about and best_us <= found <= best_us * (1 + ABOUT):
+                found = simulated.fastest(
+                    body, size_bytes, most=most, below_us=best_us, least_us=floors.get(size_bytes)
+                ).time_us
             # Another number of pieces may be taken than the first one that undercuts, unless more of them are slower.
             whole = trial.pieces == 1 and abs(found - reached_us) <= found * _ROUNDING
             undercuts = found < best_us or reached_us < inf
@@ -220,7 +226,18 @@ def plan_for(
                 budget.ordering and len(wanted) == 1
             ):  # in pieces what suits smaller messages may be the fastest
                 below = max(1, wanted[0] // REACH)
-                best[below] = min(time_us(one.made.body, below) for one in made if one.suits(below))
+                best[below] = inf
+                for one in sorted(made, key=lambda one: time_us(one.made.body, wanted[0])):
+                    if one.suits(below):
+                        body, least_us = one.made.body, best[below]
+                        trial = simulated.fastest(
+                            body,
+                            below,
+                            most=pieces_at_most(posed, body),
+                            below_us=least_us,
+                            give_up_us=least_us,
+                        )
+                        best[below] = min(least_us, trial.time_us)
             made += _of_the_catalogue(
                 posed,
                 simulated,

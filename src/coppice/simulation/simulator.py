@@ -215,6 +215,9 @@ _WORTH, _WORTH_MANY = 0.002, 0.01
 """Twice as many pieces are taken where they save this share of the time. Where these would be more than ``_MOST_ROWS``
 messages, they are simulated only if all further doublings together can be expected to save the second share."""
 
+_GUESSED_ROWS = 2**18
+"""Messages that a body is cut into at a guess: it is cut into more only while that gains enough."""
+
 _MOST_ROWS, _MOST_MESSAGES = 2**20, 2**23
 _MORE_ROWS = 2**21
 _FEW_PIECES, _SOME_PIECES = 16, 128
@@ -614,10 +617,14 @@ def _best_pieces(
         return _WORTH_MANY if many else _WORTH
 
     highest, middle, best = limit.bit_length() - 1, first.pieces.bit_length() - 1, first
+    climbs = False  # from fewer pieces than were guessed
     if not guessed:
         middle = min(round(math.log2(max(first.guess, 1))), highest)
         if first.time_us <= least_us * (1 + worth(2**middle)):
             return first
+        climbs = first.messages << middle > _GUESSED_ROWS
+        if climbs:
+            middle = min(middle, max(1, (_GUESSED_ROWS // first.messages).bit_length() - 1))
         best = min((first, attempt(2**middle)), key=_worth) if middle else first
     below_gain_us = math.inf  # what the step to the middle from below it gained
     for direction in (-1, 1):
@@ -630,7 +637,7 @@ def _best_pieces(
             )  # a step may gain as much as the one before did, but hardly more
             if (enough_us and reached_us > enough_us) or reached_us > below_us:
                 break
-            share = worth(2**exponent)
+            share = _WORTH if climbs else worth(2**exponent)
             # Near the least time more pieces do not save enough; fewer may still be as good.
             if direction > 0 and best.time_us <= least_us * (1 + share):
                 return best
@@ -638,7 +645,9 @@ def _best_pieces(
             lacking = (
                 max(share * (1 if share > _WORTH else 2), gain if below_us < math.inf else 0) * best.time_us
             )
-            if (share > _WORTH or below_us < math.inf) and further_gain_us(gain_us, before_us) < lacking:
+            if (share > _WORTH or climbs or below_us < math.inf) and further_gain_us(
+                gain_us, before_us
+            ) < lacking:
                 break
             # How much slower half of the first guess is says what doubling gains.
             needs_time = direction < 0 and exponent == middle - 1

@@ -71,7 +71,7 @@ class ExchangeCandidates:
         found: list[Candidate] = []
         for make in (lambda: self._on_rails, lambda: self._whole_blocks.at(size_bytes)):
             for one in make():
-                time_us = about_us(one.made.body, size_bytes, self.times, best_us * NEARBY)
+                time_us = about_us(one.made.body, size_bytes, self.times, best_us * NEARBY, best_us)
                 found.append(Candidate(time_us, for_size(one, size_bytes)))
             if found and min(each.time_us for each in found) <= limit_us:
                 break

@@ -92,7 +92,7 @@ class SizeSearch:
         busy_us = size_bytes * float(self.plain.inv_rate / self.problem.shards) / 1000
         self.say("growing trees of few hops")
         for one in self._grown.at(loaded=busy_us > _LOADED * best_us):
-            found = about_us(one.made.body, size_bytes, self.times, best_us * NEARBY)
+            found = about_us(one.made.body, size_bytes, self.times, best_us * NEARBY, best_us)
             made_for = Candidate(found, for_size(one, size_bytes))
             ranked.append(self._with_mirror(made_for, size_bytes, best_us * NEARBY))
         ranked += self._shaped.at(size_bytes, best_us)
@@ -121,7 +121,7 @@ class SizeSearch:
         return (
             found
             if back is None
-            else replace(found, otherwise_us=about_us(back, size_bytes, self.times, near_us))
+            else replace(found, otherwise_us=about_us(back, size_bytes, self.times, near_us, 0.0))
         )
 
     def _mirror(self, one: Alternative) -> Schedule | None:
@@ -153,12 +153,15 @@ class SizeSearch:
         profiles = {each.name: each for each in transport_profiles(self.model, self.problem.topology)}
         starts: list[tuple[Alternative, ReworkStart]] = []
         for one, known_us in ones[:_MOST_REWORKED]:
-            if num_rows(one.made.body) > MOST_ROWS:
+            most = MOST_ROWS // max(1, num_rows(one.made.body))
+            if not most:
                 continue  # too many transfers to improve
             back = self._mirror(one)
             # In which protocol and pieces it takes what it is known to take.
             enough_us = known_us * (1 + _ROUNDING) if back is None and known_us < inf else 0.0
-            trial = self.times.fastest(back or one.made.body, size_bytes, enough_us=enough_us)
+            trial = self.times.fastest(back or one.made.body, size_bytes, most=2 * most, enough_us=enough_us)
+            if trial.pieces > most:
+                continue  # in as many pieces as are fastest they are too many
             start = ReworkStart(
                 body=one.made.body,
                 profile=profiles[trial.protocol],
