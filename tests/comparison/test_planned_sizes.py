@@ -23,6 +23,7 @@ from coppice.planners.alternatives import Alternative, alternatives
 from coppice.planners.choice import PlannerOptions
 from coppice.schedule.messages import Messages
 from coppice.simulation import simulator
+from coppice.simulation.known_times import KnownTimes
 from coppice.simulation.least_time import LeastTimes
 from coppice.simulation.models import model_of
 from coppice.simulation.simulator import fastest
@@ -269,7 +270,7 @@ def test_on_many_ranks_algorithms_that_were_not_tried_are_named(monkeypatch: pyt
     for name, budget, far in (("some", effort.catalogue, promising._FAR), ("all", 2**20, inf)):
         monkeypatch.setattr(promising, "_FAR", far)
         (taken,) = _of_the_catalogue(
-            problem, model_of(None), {4096: inf}, least, budget, found[name], relaying=False
+            problem, KnownTimes(model_of(None)), {4096: inf}, least, budget, found[name], relaying=False
         )
         times[name] = fastest(taken.made.body, 4096, model=model_of(None)).time_us
     assert "pipeline" in found["some"]
