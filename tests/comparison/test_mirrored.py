@@ -10,8 +10,8 @@ from coppice.collectives import Collective
 from coppice.comparison.sizes import ordered
 from coppice.comparison.sizes.mirrored import MIRRORED, mirror_of
 from coppice.comparison.sizes.ordered import OrderSearch
-from coppice.planners.over_boxes import spread_over_boxes
 from coppice.planners.planning import plan
+from coppice.planners.spread_over_boxes import SpreadShape, spread_over_boxes
 from coppice.schedule.lower import lower
 from coppice.schedule.schedule import Op, in_pieces
 from coppice.schedule.verification.transfers import verify_schedule
@@ -72,15 +72,15 @@ def test_a_mirror_is_the_other_collective() -> None:
     assert set(back.dst[first].tolist()) == set(range(8)) - {3}
 
 
-@pytest.mark.parametrize(("name", "boxes", "segments"), [("dgx-a100", 4, 24), ("dgx-h100", 4, 12)])
+@pytest.mark.parametrize(("name", "boxes", "turns"), [("dgx-a100", 4, 72), ("dgx-h100", 4, 36)])
 def test_a_reduction_over_boxes_is_as_fast_as_a_broadcast(
-    name: str, boxes: int, segments: int, monkeypatch: pytest.MonkeyPatch
+    name: str, boxes: int, turns: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Terms that could be sent at once keep urgent ones waiting, unless ranks hold them back."""
     model, size, took_us = model_of(None), 2**22, {}
     for collective in ("broadcast", "reduce"):
         problem = Problem(preset(name, boxes=boxes), collective, root=0)
-        body = spread_over_boxes(problem, segments=segments, direct=0)
+        body = spread_over_boxes(problem, SpreadShape(passed=turns))
         assert body is not None
         took_us[collective] = fastest(body, size, model=model, pieces=1, keep_hops=False).time_us
     assert took_us["reduce"] > 1.15 * took_us["broadcast"]

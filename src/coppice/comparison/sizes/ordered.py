@@ -359,6 +359,16 @@ class OrderSearch:
             return None
         return self._turned_back(found, size_bytes)
 
+    def as_its_mirror(self, size_bytes: int, profile: TransportProfile) -> Ordered | None:
+        """The rows at the times of their mirror as it stands, whatever that takes; None where they have none."""
+        rows = self.rows
+        if rows is None or rows.collective not in MIRRORED or not self._spend(rows.num_transfers):
+            return None
+        found = self._turned_back(self._timed(turned_round(rows), size_bytes, 1, profile), size_bytes)
+        return (
+            found if self.alike is not None or verify_schedule(found.schedule, relay_gpus=True).ok else None
+        )
+
     def _turned_back(self, found: Ordered, size_bytes: int) -> Ordered:
         """Rows whose mirror is carried out like this, as they are and held back."""
         assert self.rows is not None

@@ -10,22 +10,25 @@ from coppice.collectives import Collective
 from coppice.comparison.sizes.candidates import NEARBY, Candidate, as_it_is_us, for_size
 from coppice.comparison.sizes.effort import MOST_RANKS
 from coppice.comparison.sizes.matched import LEAST_CHUNK_BYTES, in_full_lines
+from coppice.comparison.sizes.ordered import OrderSearch
 from coppice.comparison.sizes.side_by_side import side_by_side
+from coppice.comparison.sizes.spread import SpreadSearch
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.cube_exchange import exchanged_in_cube
 from coppice.planners.exchanges_between_boxes import exchanged_between_boxes, ways_in_stages
 from coppice.planners.ordering import pipelined, turned_round
-from coppice.planners.over_boxes import rails, shapes, spread_over_boxes
+from coppice.planners.over_boxes import rails
 from coppice.planners.over_groups import shared_over_groups, switch_groups
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule, in_pieces
 from coppice.simulation.channels import transport_profiles
 from coppice.simulation.models import Model
+from coppice.simulation.simulator import fastest
 from coppice.text import plural
 
-_MOST_SPREAD = 2**15
-"""Transfers of a broadcast over boxes that is looked at."""
+_MOST_IN_ORDER, _MOST_HELD_BACK = 2**15, 8
+"""A reduction of more transfers is carried out as its mirror and not put in order, with so many simulations."""
 _MOST_SHARED, _MOST_SHARED_IN_VAIN = 2**15, 3
 """Transfers of a broadcast over groups, or an exchange in a hypercube, and numbers of chunks, or of halvings, in a row
 that gain nothing."""
@@ -46,7 +49,7 @@ class ShapedSchedules:
 
     def __init__(self, problem: Problem, model: Model, time_us: Timer) -> None:
         self.problem, self.model, self.time_us = problem, model, time_us
-        self._spread: dict[tuple[int, int], Schedule] = {}
+        self._spread = SpreadSearch(problem, model)
 
     def at(self, size_bytes: int, best_us: float) -> list[Candidate]:
         """The fastest of each kind at a size, where it comes near the fastest of all there is."""
@@ -67,32 +70,25 @@ class ShapedSchedules:
             return []
         if self._exchanges:
             return [self._in_stages(each, size_bytes, best_us) for each in self._exchanges]
-        found: list[Candidate] = []
-        fastest_in = 0
-        rows, apart = self._spread_rows
-        for segments, direct in shapes(rows, _MOST_SPREAD):
-            if found and segments > 2 * fastest_in:
-                break  # more of them have been slower
-            if (segments, direct) not in self._spread:
-                made = spread_over_boxes(problem, segments=segments, direct=direct, apart=apart)
-                assert made is not None
-                self._spread[segments, direct] = made
-            body = self._spread[segments, direct]
-            below_us = min([best_us * NEARBY, *(each.hoped_us for each in found)])
-            hoped_us = self._copied_us(body, size_bytes, below_us)
-            if not found or hoped_us < found[-1].hoped_us:
-                parameters: dict[str, Parameter] = {
-                    "over_boxes": "apart" if apart else "spread",
-                    "segments": segments,
-                    "direct": direct,
-                }
-                made_for = PlannerOutput(body=body, parameters=parameters)
-                over = "ranks" if apart else "boxes"
-                name = f"spread over {over} in {plural(segments, 'segment')}"
-                one = Alternative(name=name, made=made_for, size_bytes=size_bytes)
-                found = [Candidate(hoped_us, one)]
-                fastest_in = segments
-        return [self._as_asked(each, size_bytes) for each in found]
+        below_us = best_us * NEARBY
+        found = self._spread.fastest(
+            size_bytes, lambda body, limit_us: self._copied_us(body, size_bytes, limit_us), below_us
+        )
+        if found is None or found[0] >= below_us:
+            return []
+        hoped_us, shape, body = found
+        parameters: dict[str, Parameter] = {
+            "over_boxes": "apart" if self._spread.apart else "spread",
+            "turns": shape.turns,
+            "direct": shape.direct,
+        }
+        over, made = (
+            "ranks" if self._spread.apart else "boxes",
+            PlannerOutput(body=body, parameters=parameters),
+        )
+        name = f"spread over {over} in {plural(shape.turns, 'turn')}"
+        one = Alternative(name=name, made=made, size_bytes=size_bytes)
+        return [self._as_asked(Candidate(hoped_us, one), size_bytes)]
 
     def side_by_side(self, size_bytes: int, best_us: float) -> list[Candidate]:
         """The fastest broadcast along trees on links between ranks."""
@@ -175,6 +171,13 @@ class ShapedSchedules:
         body = found.one.made.body
         if self.problem.collective is not Collective.REDUCE or not isinstance(body, Schedule):
             return found
+        if body.num_transfers > _MOST_IN_ORDER:
+            back = fastest(turned_round(body), size_bytes, model=self.model, pieces=1, keep_hops=False)
+            profiles = {each.name: each for each in transport_profiles(self.model, self.problem.topology)}
+            search = OrderSearch(body, self.model, _MOST_HELD_BACK * body.num_transfers)
+            ordered = search.as_its_mirror(size_bytes, profiles[back.protocol])
+            if ordered is not None:
+                return Candidate(ordered.time_us, ordered.alternative(found.one, size_bytes))
         time_us = as_it_is_us(body, size_bytes, self.model, inf)
         return Candidate(time_us, found.one, otherwise_us=found.time_us)
 
@@ -207,15 +210,3 @@ class ShapedSchedules:
                 )
                 found.append(Alternative(name=name, made=made))
         return found
-
-    @cached_property
-    def _spread_rows(self) -> tuple[int, bool]:
-        """Transfers of a segment of a broadcast over boxes, and whether these are single ranks as there are no others.
-
-        More transfers than are looked at where there is none.
-        """
-        for apart in (False, True):
-            body = spread_over_boxes(self.problem, segments=1, direct=0, apart=apart)
-            if body is not None:
-                return body.num_transfers, apart
-        return _MOST_SPREAD + 1, False
