@@ -33,6 +33,7 @@ def drawn_shape(rng: random.Random) -> SpreadShape:
         direct_share=rng.choice([0.01, 0.3, 0.9]),
         taper=rng.choice([1, 2, 16]),
         own_rail=rng.choice([0.25, 1.0]),
+        home_last=rng.random() < 0.5,
     )
 
 
@@ -91,6 +92,26 @@ def test_boxes_pass_on_to_different_boxes() -> None:
     for slot in range(7, 14):
         receivers = [at[box][slot] for box in at if slot in at[box]]
         assert len(receivers) == len(set(receivers)) == 6
+
+
+def test_members_of_the_roots_box_serve_it_last() -> None:
+    """What they send there waits for the last chunk that they have of the root, and nothing else waits."""
+    topology = preset("dgx-h100", boxes=3)
+    problem = Problem(topology, "broadcast", root=2)
+    found = spread_over_boxes(problem, SpreadShape(passed=4, direct=1, direct_share=0.2, home_last=True))
+    assert found is not None
+    receipts = {}
+    for row in np.flatnonzero(found.src == 2).tolist():
+        receipts[int(found.dst[row])] = row
+    for row in range(found.num_transfers):
+        waits = found.after[found.after_start[row] : found.after_start[row + 1]].tolist()
+        last = receipts.get(int(found.src[row]))
+        inside = 0 <= found.dst[row] < 8 and found.src[row] < 8 and found.src[row] != 2
+        expected = [last] if inside and last is not None and found.chunk[last] != found.chunk[row] else []
+        assert waits == expected
+    turned = spread_over_boxes(Problem(topology, "reduce", root=2), SpreadShape(passed=4, home_last=True))
+    assert turned is not None
+    assert not len(turned.after)
 
 
 @pytest.mark.parametrize("taper", [1, 4])

@@ -17,7 +17,8 @@ Boxes pass on in descending order, from the one before them: as chunks come to b
 then have different receivers where k is odd, and two at most have the same where it is even.
 
 The root sends what goes over its own rail twice, to its NIC and into its box. Where GPUs send less than their links
-take, chunks of that rail are smaller.
+take, chunks of that rail are smaller, and members of the root's box first send to other boxes all that they have to:
+what they hand out in their own box waits for the last chunk that they receive.
 """
 
 from __future__ import annotations
@@ -38,6 +39,8 @@ from coppice.schedule.schedule import Op, Schedule
 
 _LEVELS = 5
 """Transfers of a chunk: to a rail, to a box, to the other boxes, within the root's box and within the others."""
+_AT_HOME = 3
+"""Of these, copies within the root's box by others than the root."""
 _UNITS = 2**20
 """Of a message, in which sizes of chunks are counted."""
 
@@ -54,6 +57,7 @@ class SpreadShape:
     direct_share: float = 0.0  # Share of the message that these hold together
     taper: int = 1  # How many times smaller the last chunk of either kind is than the largest
     own_rail: float = 1.0  # Size of chunks of the root's own rail, beside those of the others
+    home_last: bool = False  # In a broadcast, members of the root's box serve other boxes before their own
 
     @property
     def turns(self) -> int:
@@ -110,6 +114,9 @@ def spread_over_boxes(problem: Problem, shape: SpreadShape, *, apart: bool = Fal
     home = next(number for number, box in enumerate(boxes) if problem.root in box)
     table = np.array([boxes[home], *(box for number, box in enumerate(boxes) if number != home)])
     step, src, dst, chunk = _rows(table, np.array(members), problem.root, shape)
+    last = shape.home_last and problem.collective is Collective.BROADCAST
+    if last:
+        step = np.where(step % _LEVELS == _AT_HOME, (shape.turns - 1) * _LEVELS + _AT_HOME, step)
     moves = Moves(case, whole(case, shape.turns * len(members)))
     if problem.collective is Collective.BROADCAST:
         moves.add(step, src, dst, chunk)
@@ -118,7 +125,23 @@ def spread_over_boxes(problem: Problem, shape: SpreadShape, *, apart: bool = Fal
     own = np.where(table[0][list(members)] == problem.root, shape.own_rail, 1.0)
     share = np.outer(shape.shares(len(boxes) - 1), own).ravel()
     units = np.maximum(np.rint(share / share.sum() * _UNITS), 1).astype(np.int64)
-    return routed_or_none(replace(without_steps(moves.schedule()), chunk_share=units))
+    made = replace(without_steps(moves.schedule()), chunk_share=units)
+    return routed_or_none(_home_last(made, table[0]) if last else made)
+
+
+def _home_last(made: Schedule, home: NDArray[np.int64]) -> Schedule:
+    """The broadcast in which what others than the root send within its box waits for the last that they have of it."""
+    rows = np.arange(made.num_transfers)
+    receipt = np.zeros(made.topology.num_ranks, dtype=np.int64)
+    received = made.src == made.root
+    np.maximum.at(receipt, made.dst[received], rows[received])
+    waits = np.isin(made.src, home) & np.isin(made.dst, home) & ~received
+    waits &= made.chunk[receipt[made.src]] != made.chunk
+    return replace(
+        made,
+        after_start=np.concatenate([[0], np.cumsum(waits)]).astype(np.int64),
+        after=receipt[made.src[waits]].astype(np.int32),
+    )
 
 
 def _rows(
@@ -167,7 +190,7 @@ def _within_home(
     place = {rank: number for number, rank in enumerate(others.tolist())}
     start = np.array([place[rank] for rank in delegate.tolist()])
     for step in range(1, len(others)):
-        found.add(3, delegate, others[(start + step) % len(others)], np.arange(len(hub)))
+        found.add(_AT_HOME, delegate, others[(start + step) % len(others)], np.arange(len(hub)))
 
 
 class _Rows:

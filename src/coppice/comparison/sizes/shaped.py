@@ -20,6 +20,7 @@ from coppice.planners.exchanges_between_boxes import exchanged_between_boxes, wa
 from coppice.planners.ordering import pipelined, turned_round
 from coppice.planners.over_boxes import rails
 from coppice.planners.over_groups import shared_over_groups, switch_groups
+from coppice.planners.spread_over_boxes import SpreadShape
 from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule, in_pieces
 from coppice.simulation.channels import transport_profiles
@@ -74,13 +75,15 @@ class ShapedSchedules:
         found = self._spread.fastest(
             size_bytes, lambda body, limit_us: self._copied_us(body, size_bytes, limit_us), below_us
         )
-        if found is None or found[0] >= below_us:
-            return []
-        hoped_us, shape, body = found
+        return [self._spread_as(*each, size_bytes) for each in found if each[0] < below_us]
+
+    def _spread_as(self, hoped_us: float, shape: SpreadShape, body: Schedule, size_bytes: int) -> Candidate:
+        """A broadcast over boxes, or a reduction, as it is asked for."""
         parameters: dict[str, Parameter] = {
             "over_boxes": "apart" if self._spread.apart else "spread",
             "turns": shape.turns,
             "direct": shape.direct,
+            "home_last": shape.home_last,
         }
         over, made = (
             "ranks" if self._spread.apart else "boxes",
@@ -88,7 +91,7 @@ class ShapedSchedules:
         )
         name = f"spread over {over} in {plural(shape.turns, 'turn')}"
         one = Alternative(name=name, made=made, size_bytes=size_bytes)
-        return [self._as_asked(Candidate(hoped_us, one), size_bytes)]
+        return self._as_asked(Candidate(hoped_us, one), size_bytes)
 
     def side_by_side(self, size_bytes: int, best_us: float) -> list[Candidate]:
         """The fastest broadcast along trees on links between ranks."""
