@@ -116,6 +116,7 @@ class OrderSearch:
         self.alike = alike
         self.rows = _plain_rows(body)
         self.stepped = body if self.rows is None and isinstance(body, Schedule) else None
+        self._known_ways: dict[tuple[int, str | None], NDArray[np.float64]] = {}
 
     def fastest(self, size_bytes: int, *, below_us: float) -> Ordered | None:
         """The fastest order that is found; None where none takes less than ``below_us``."""
@@ -200,7 +201,7 @@ class OrderSearch:
         """The fastest number of pieces in the order of the longest ways."""
         rows = self.rows
         assert rows is not None
-        ways = longest_ways(rows, _durations(rows, size_bytes, profile, self.model))
+        ways = self._ways(size_bytes, profile)
         smallest = int(chunk_bounds(rows, size_bytes)[1].max(initial=0))
         best: Ordered | None = None
         pieces = 1
@@ -219,6 +220,14 @@ class OrderSearch:
             if pieces <= self.most_pieces and smallest >= LEAST_PIECE_BYTES * pieces:
                 best = _faster(best, self._in_as_many(rows, ways, size_bytes, pieces, profile))
         return best
+
+    def _ways(self, size_bytes: int, profile: TransportProfile) -> NDArray[np.float64]:
+        """The longest way from each row on."""
+        rows, key = self.rows, (size_bytes, profile.name)
+        assert rows is not None
+        if key not in self._known_ways:
+            self._known_ways[key] = longest_ways(rows, _durations(rows, size_bytes, profile, self.model))
+        return self._known_ways[key]
 
     def _in_as_many(
         self,
@@ -281,7 +290,7 @@ class OrderSearch:
         assert rows is not None
         if self.model.sharing is not Sharing.FIFO or self.alike is not None:
             return None
-        ways = longest_ways(rows, _durations(rows, size_bytes, profile, self.model))
+        ways = self._ways(size_bytes, profile)
         smallest = int(chunk_bounds(rows, size_bytes)[1].max(initial=0))
         best: Ordered | None = None
         pieces = 1
@@ -317,7 +326,7 @@ class OrderSearch:
         """The same order, in pieces that the simulator cuts: of those that wait, links take the first piece first."""
         rows = self.rows
         assert rows is not None
-        ways = longest_ways(rows, _durations(rows, size_bytes, profile, self.model))
+        ways = self._ways(size_bytes, profile)
         ordered = by_longest_way(rows, ways, 1, pieces_first=False)
         best: Ordered | None = None
         pieces = 2
