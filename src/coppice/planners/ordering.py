@@ -105,10 +105,14 @@ def longest_ways(schedule: Schedule, duration_us: NDArray[np.float64]) -> NDArra
     at = schedule.chunk.astype(np.int64) * ranks
     rows = zip((at + schedule.src).tolist(), (at + schedule.dst).tolist(), duration_us.tolist(), strict=True)
     for row, (source, target, duration) in reversed(list(enumerate(rows))):
-        way = max(duration + sends[target], writes[source])
+        way, read = duration + sends[target], writes[source]
+        if read > way:
+            way = read
         found[row] = way
-        sends[source] = max(sends[source], way)
-        writes[target] = max(writes[target], way + _STRICT_US)
+        if way > sends[source]:
+            sends[source] = way
+        if way + _STRICT_US > writes[target]:
+            writes[target] = way + _STRICT_US
     return np.array(found)
 
 

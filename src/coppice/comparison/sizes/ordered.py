@@ -114,7 +114,10 @@ class OrderSearch:
         self.budget = budget
         self.most_pieces = most_pieces
         self.alike = alike
-        self.rows = _plain_rows(body)
+        plain = _plain_rows(body)
+        # Rows in other orders have the same routes.
+        self._own = None if plain is None or alike is not None else routed_body(plain)
+        self.rows = plain if self._own is None else self._own.schedule
         self.stepped = body if self.rows is None and isinstance(body, Schedule) else None
         self._known_ways: dict[tuple[int, str | None], NDArray[np.float64]] = {}
 
@@ -159,6 +162,9 @@ class OrderSearch:
 
     def _routed(self, rows: Schedule) -> RoutedBody:
         """The rows with their routes, in either direction."""
+        known = self._own
+        if known is not None and rows.topology is known.topology and _same_paths(rows, known.schedule):
+            return replace(known, schedule=rows)
         made = routed_body(rows)
         if self.alike is None or self.rows is None:
             return made
@@ -306,7 +312,7 @@ class OrderSearch:
 
     def _held_back(self, rows: Schedule, size_bytes: int, profile: TransportProfile) -> Schedule:
         """The rows as links would take them that serve earlier rows first, and as many workers as it takes."""
-        messages = messages_of_routed(routed_body(rows), size_bytes, pieces=1, steps_bind=False)
+        messages = messages_of_routed(self._routed(rows), size_bytes, pieces=1, steps_bind=False)
         timeline = run(
             replace(messages, wave=np.arange(messages.count, dtype=np.int32)),
             model=replace(self.model, workers=_WORKERS) if self.model.workers else self.model,
@@ -445,6 +451,11 @@ def _faster(one: Ordered | None, other: Ordered | None) -> Ordered | None:
     if one is None or other is None:
         return other if one is None else one
     return other if other.time_us < one.time_us * (1 - _LEAST_GAIN) else one
+
+
+def _same_paths(one: Schedule, other: Schedule) -> bool:
+    """Whether two schedules have one table of paths."""
+    return one.path_start is other.path_start and one.path_nodes is other.path_nodes
 
 
 def num_rows(body: Schedule | Forest) -> int:
