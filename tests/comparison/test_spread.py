@@ -43,7 +43,7 @@ def searched(problem: Problem, size: int) -> tuple[float, SpreadShape, int]:
     ("name", "more", "size", "most"),
     [
         ("dgx-a100", {"boxes": 4}, 2**16, 0.10),
-        ("dgx-h100", {"boxes": 8}, 2**16, 0.115),
+        ("dgx-h100", {"boxes": 8}, 2**16, 0.105),
         ("dgx-a100", {"boxes": 4}, 2**20, 0.075),
         ("dgx-a100", {"boxes": 4}, 2**24, 0.03),
         ("dgx-h100", {"boxes": 4}, 2**22, 0.055),

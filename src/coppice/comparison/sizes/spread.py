@@ -162,8 +162,9 @@ class SpreadSearch:
         turns = round(_CHUNKS * sqrt(size_bytes / 2**20) / self._rails)
         busy_us = size_bytes * float(bound_of(self.problem).inv_rate) / 1000
         share = self._crossing_us / (busy_us * (self._others + 1)) if self._others > 1 and busy_us else 0.0
+        share = _no_more_than_all(share)
         return SpreadFigures(
-            turns=max(1, min(turns, self._most_turns)), direct_share=_no_more_than_all(share)
+            turns=max(1, min(turns, self._most_turns)), direct_share=share, taper=1 if share == 1 else 2
         )
 
     @cached_property
