@@ -230,7 +230,7 @@ class Attempt {
     open_.clear();
     if (2 * senders_.size() >= layout_.into[v].size()) {
       for (Channel k : layout_.into[v])
-        if (sends_[at(net_.src[at(k)])] != 0 && (!useful || offers(net_.src[at(k)], v)) && free(k, now)) open_.push_back(k);
+        if (sends_[at(net_.src[at(k)])] != 0 && free(k, now) && (!useful || offers(net_.src[at(k)], v))) open_.push_back(k);
       return;
     }
     for (Rank u : senders_) {
@@ -263,7 +263,7 @@ class Attempt {
   bool wakes(std::size_t v, Time now) {
     return std::any_of(changed_.begin(), changed_.end(), [&](Rank u) {
       const auto [first, end] = layout_.between(u, static_cast<Rank>(v));
-      return sends_[at(u)] != 0 && first != end && offers(u, v) && std::any_of(first, end, [&](Channel k) { return free(k, now); });
+      return sends_[at(u)] != 0 && std::any_of(first, end, [&](Channel k) { return free(k, now); }) && offers(u, v);
     });
   }
 
