@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import numpy as np
 import pytest
 
 from coppice.bounds.problem import Problem
+from coppice.planners.ordering import turned_round
 from coppice.planners.over_boxes import rails
 from coppice.planners.spread_over_boxes import SpreadShape, boxes_of, spread_over_boxes
 from coppice.schedule.verification.transfers import verify_schedule
@@ -92,6 +94,23 @@ def test_boxes_pass_on_to_different_boxes() -> None:
     for slot in range(7, 14):
         receivers = [at[box][slot] for box in at if slot in at[box]]
         assert len(receivers) == len(set(receivers)) == 6
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_a_reduction_turned_round_is_the_broadcast_in_its_order(seed: int) -> None:
+    topology = preset("dgx-a100", boxes=4)
+    shape = replace(drawn_shape(random.Random(f"mirror {seed}")), home_last=False)
+    made = [
+        spread_over_boxes(Problem(topology, collective, root=5), shape)
+        for collective in ("broadcast", "reduce")
+    ]
+    assert made[0] is not None
+    assert made[1] is not None
+    copied, back = made[0], turned_round(made[1])
+    assert copied.src.tolist() == back.src.tolist()
+    assert copied.dst.tolist() == back.dst.tolist()
+    assert copied.chunk.tolist() == back.chunk.tolist()
+    assert copied.chunk_share.tolist() == back.chunk_share.tolist()
 
 
 def test_members_of_the_roots_box_serve_it_last() -> None:

@@ -121,7 +121,8 @@ def spread_over_boxes(problem: Problem, shape: SpreadShape, *, apart: bool = Fal
     if problem.collective is Collective.BROADCAST:
         moves.add(step, src, dst, chunk)
     else:
-        moves.add(step.max() - step, dst, src, chunk, Op.REDUCE)
+        back = np.argsort(step, kind="stable")[::-1]  # turned round it goes in the order of the broadcast
+        moves.add(step.max() - step[back], dst[back], src[back], chunk[back], Op.REDUCE)
     own = np.where(table[0][list(members)] == problem.root, shape.own_rail, 1.0)
     share = np.outer(shape.shares(len(boxes) - 1), own).ravel()
     units = np.maximum(np.rint(share / share.sum() * _UNITS), 1).astype(np.int64)
