@@ -48,7 +48,7 @@ void keep_one_root(Network& network) {
 TEST(the_best_packing_is_right_and_as_good_as_all_ways) {
   Dice dice(41);
   int by_pieces = 0, by_units = 0, by_exchange = 0, lowered = 0;
-  for (int trial = 0; trial < 300; ++trial) {
+  for (int trial = 0; trial < 75; ++trial) {
     RandomNetwork shape;
     shape.terminals = 1 + dice(8), shape.switches = dice(5), shape.cycles = dice(10), shape.weighted = dice(3) == 0;
     Network network = random_network(shape, dice);
@@ -76,9 +76,9 @@ TEST(the_best_packing_is_right_and_as_good_as_all_ways) {
     lowered += shape_of(network, best) < least;
     by_pieces += pieces < whole;
   }
-  CHECK(by_pieces > 10);
-  CHECK(by_units > 10);
-  CHECK(by_exchange > 10);
+  CHECK(by_pieces > 2);
+  CHECK(by_units > 2);
+  CHECK(by_exchange > 2);
   CHECK(lowered > 0);
 }
 
@@ -93,7 +93,7 @@ TEST(one_way_that_packs_is_enough) {
     }
   };
   int only_whole = 0, only_pieces = 0, neither = 0;
-  for (int trial = 0; trial < 3000; ++trial) {
+  for (int trial = 0; trial < 750; ++trial) {
     RandomNetwork shape;
     shape.terminals = 2 + dice(4), shape.switches = 2 + dice(4), shape.cycles = dice(8);
     Network network = random_network(shape, dice);

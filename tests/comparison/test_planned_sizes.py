@@ -37,10 +37,10 @@ from coppice.topology.presets import preset
 CASES = [
     ("dgx-1v", {}, "all_gather"),
     ("dgx-1v", {}, "all_reduce"),
-    ("mi250", {}, "broadcast"),
     ("star", {"gpus": 6}, "all_to_all"),
-    ("torus", {"dims": (3, 3)}, "reduce_scatter"),
+    ("mi250", {}, "broadcast"),
     ("dgx-a100", {"boxes": 2}, "gather"),
+    ("torus", {"dims": (3, 3)}, "reduce_scatter"),
 ]
 
 
@@ -94,7 +94,7 @@ CLUSTERS = [
     ("hypercube", {"dimension": 3}),
     ("dgx-h100", {"boxes": 4}),
 ]
-QUICK = {"all_reduce": ("dgx-1v",), "broadcast": ("ring", "hypercube")}
+QUICK = {"all_reduce": ("ring",), "broadcast": ("ring", "hypercube")}
 """Clusters of a quick run: links alone; one box of NVSwitch is among both."""
 
 
@@ -216,27 +216,28 @@ def test_links_carry_less_in_more_segments() -> None:
     assert plan_for(problem, size, ring=False).preferred.time_us[size] <= time_us
 
 
-def test_gpus_may_relay_for_the_catalogue() -> None:
+@pytest.mark.parametrize("size", [2**10, pytest.param(2**18, marks=pytest.mark.slow)])
+def test_gpus_may_relay_for_the_catalogue(size: int) -> None:
     """On a torus most algorithms send between GPUs without a cable: with `relay_gpus` those are tried, too."""
     problem = Problem(preset("torus", dims=(3, 3)), "all_reduce")
-    names = set()
-    for size in (2**10, 2**18):
-        alone, relayed = (plan_for(problem, size, relay_gpus=each, ring=False) for each in (False, True))
-        assert alone.preferred.time_us[size] >= relayed.preferred.time_us[size]
-        assert relayed.result.report.ok
-        assert relayed.gap(size) > -1e-9
-        rows = compare(problem, sizes=[size], jobs=1, in_network=False, relay_gpus=True)
-        best = rows.best(size)
-        assert best is not None
-        assert relayed.preferred.time_us[size] <= best.time_us * (1 + 1e-9)
-        names.add(relayed.result.plan.planner)
-        if relayed.preferred.taken.planner:
-            assert relayed.result.plan.parameters["relay_gpus"] in (True, False)
-    assert names != {"forest"}
+    alone, relayed = (plan_for(problem, size, relay_gpus=each, ring=False) for each in (False, True))
+    assert alone.preferred.time_us[size] >= relayed.preferred.time_us[size]
+    assert relayed.result.report.ok
+    assert relayed.gap(size) > -1e-9
+    rows = compare(problem, sizes=[size], jobs=1, in_network=False, relay_gpus=True)
+    best = rows.best(size)
+    assert best is not None
+    assert relayed.preferred.time_us[size] <= best.time_us * (1 + 1e-9)
+    assert (relayed.result.plan.planner != "forest") or size > 2**10
+    if relayed.preferred.taken.planner:
+        assert relayed.result.plan.parameters["relay_gpus"] in (True, False)
+
+
+def test_gpus_that_may_relay_do_not_where_nothing_needs_it() -> None:
     star = plan_for(Problem(preset("star", gpus=6), "all_reduce"), "1K", relay_gpus=True, ring=False)
-    assert star.result.plan.parameters.get("relay_gpus") is not True  # nothing needs it there
+    assert star.result.plan.parameters.get("relay_gpus") is not True
     with pytest.raises(InputError, match="forest decides by itself"):
-        plan_for(problem, "1K", algorithm="forest", relay_gpus=True)
+        plan_for(star.result.problem, "1K", algorithm="forest", relay_gpus=True)
 
 
 def test_sets_of_plans_with_gpus_that_relay() -> None:
@@ -323,9 +324,10 @@ def test_all_to_alls_are_made_for_their_size(name: str, more: dict[str, Any], si
     assert found.gap(size) < 0.05
 
 
-def test_a_plan_of_one_size_is_hardly_slower_than_that_of_several() -> None:
+@pytest.mark.parametrize("boxes", [4, pytest.param(8, marks=pytest.mark.slow)])
+def test_a_plan_of_one_size_is_hardly_slower_than_that_of_several(boxes: int) -> None:
     """What is next to the fastest is timed in full, and what suits smaller messages, cut in pieces, is looked at."""
-    problem = Problem(preset("dgx-h100", boxes=8), "all_reduce")
+    problem = Problem(preset("dgx-h100", boxes=boxes), "all_reduce")
     alone, several = (
         plan_for(problem, sizes, relay_gpus=None).preferred.fastest[2**16][1]
         for sizes in ([2**16], [2**14, 2**16])

@@ -51,7 +51,7 @@ def test_networks_without_narrow_links_between_switches_have_no_groups() -> None
     assert shared_over_groups(Problem(_dragonfly(), "all_gather"), chunks=4) is None
 
 
-@pytest.mark.parametrize("collective", ["broadcast", "reduce"])
+@pytest.mark.parametrize("collective", ["broadcast", pytest.param("reduce", marks=pytest.mark.slow)])
 def test_a_middle_size_is_shared_over_groups(collective: str) -> None:
     topology = preset("dragonfly", groups=5, routers_per_group=4, gpus_per_router=1)
     problem = Problem(topology, collective, root=0)

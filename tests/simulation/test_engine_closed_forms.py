@@ -209,6 +209,7 @@ SIZES = (2**20, 2**36)
 
 
 @needs_shared
+@pytest.mark.spread(5)
 @pytest.mark.parametrize("collective", COLLECTIVES, ids=str)
 @pytest.mark.parametrize("name", SAMPLED_NAMES)
 def test_converges_to_the_optimum(name: str, collective: Collective) -> None:

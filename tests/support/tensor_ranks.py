@@ -22,7 +22,7 @@ from coppice.training.torch import tensor_overlap
 
 warnings.simplefilter("ignore", FutureWarning)  # torch 2.13 has new names for its functional collectives
 WIDTH, HEADS, ROWS, SAMPLES = 16, 4, 8, 3
-STEPS = 20
+STEPS = 8
 SLOW = {"costs": (1e6, 1e-5), "flops_per_s": 1e6}
 """Products take long: rings pay."""
 DEAR = {"costs": (1e6, 1e-5), "flops_per_s": 1e6, "extra_seconds": 1.0}

@@ -62,7 +62,7 @@ def test_forests(name: str, collective: Collective) -> None:
 
 @pytest.mark.parametrize("entry", moving(slow=True))
 def test_catalogue(entry: Algorithm) -> None:
-    for ranks in (1, 2, 3, 4, 6, 9):
+    for ranks in (1, 2, 3, 4, 6):
         body = made_on_a_star(entry, ranks, ranks // 3)
         if body is None:
             continue

@@ -60,6 +60,7 @@ def assert_back(body: Forest | Schedule, *, in_place: bool, fused: bool, unused:
     assert verify_program(lower_to_program(again, in_place=in_place)).ok
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("collective", TREES)
 @pytest.mark.parametrize("name", [name for name, entry in ENTRIES.items() if entry["N"] <= 16])
 def test_forests(name: str, collective: Collective) -> None:
@@ -70,6 +71,7 @@ def test_forests(name: str, collective: Collective) -> None:
         assert_back(made.body, in_place=in_place, fused=fused)
 
 
+@pytest.mark.spread(2)
 @pytest.mark.parametrize("entry", moving())
 def test_catalogue(entry: Algorithm) -> None:
     for ranks in (1, 2, 3, 6, 8):

@@ -12,6 +12,8 @@ from training.data_parallel.test_torch_overlap import LIKE, run
 pytest.importorskip("torch", reason="torch is not installed")
 
 PROGRAM = "tensor_ranks.py"
+STEPS = 8
+"""Of each training there."""
 
 
 def simulated_as_carried(region: dict[str, Any]) -> None:
@@ -41,7 +43,7 @@ def check_blocks(outcome: dict[str, Any]) -> None:
             assert region["simulated_seconds"] == pytest.approx(region["seconds"], rel=1e-6)
             done = [task for which, task in outcome[name]["carried"] if which == number]
             once = [task for task in region["tasks"] if task != "run sum 0"]
-            assert done == once * 20
+            assert done == once * STEPS
             if name == "decomposition 0":
                 simulated_as_carried(region)
     assert not any(region["tasks"] for region in outcome["decomposition 2"]["regions"])
@@ -56,7 +58,7 @@ def check_blocks(outcome: dict[str, Any]) -> None:
         simulated_as_carried(region)
         name = "coconet 3" if number < 3 else "coconet 4"
         done = [task for which, task in outcome[name]["carried"] if which == number % 3]
-        assert done == region["tasks"] * 20
+        assert done == region["tasks"] * STEPS
 
 
 def check_graphs(outcome: dict[str, Any]) -> None:
