@@ -7,8 +7,8 @@ RUNS ?= 10000
 # Processes that test at a time; more than two get in each other's way where tests start ranks of their own.
 TESTERS ?= 2
 # A process tests some folders: it reads only their files, and reports to nobody. What no part names is one more, the
-# first; the longest come next, so that all end together.
-PARTS := training run innetwork+bounds comparison planners simulation+program tuning iteration cli docs
+# first; the longest come next, and the shortest last, so that all end together.
+PARTS := training run innetwork+bounds planners comparison tuning iteration cli docs program simulation
 # What processes print at a time comes out one after the other.
 SYNC := $(if $(filter output-sync,$(.FEATURES)),-O)
 VENV := .venv
