@@ -115,7 +115,7 @@ def policies(rank: int, size: int, folder: Path) -> dict[str, Any]:
             rates = torch.optim.lr_scheduler.StepLR(reference, 5, 0.5)
             own_rates = torch.optim.lr_scheduler.StepLR(optimizer, 5, 0.5)
             model, optimizer = schedule(model, optimizer, name, network=NETWORK, **settings)
-            for step in range(STEPS):
+            for step in range(STEPS // 2):
                 x, y = batch(step, size)
                 optimizer.zero_grad()
                 nn.functional.mse_loss(model(x[mine]), y[mine]).backward()
