@@ -22,7 +22,7 @@ import numpy as np
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.comparison.sizes.ordered import num_rows
+from coppice.comparison.sizes.candidates import num_rows
 from coppice.errors import InputError, MissingExtraError, UnreachableError
 from coppice.planners.algorithms.algorithm import Algorithm, AlgorithmParameter, Value
 from coppice.planners.algorithms.catalogue import algorithms as catalogue

@@ -25,11 +25,11 @@ from coppice.comparison.deterministic import (
 from coppice.comparison.measurement import AlgorithmVariant, Bodies, candidates, fastest_value
 from coppice.comparison.promising import MANY_RANKS, is_far, most_promising_first
 from coppice.comparison.sizes.alike import for_alike_ranks
-from coppice.comparison.sizes.candidates import ABOUT, NEARBY
+from coppice.comparison.sizes.candidates import ABOUT, NEARBY, is_short, num_rows
 from coppice.comparison.sizes.effort import EFFORTS, Effort
 from coppice.comparison.sizes.many_ranks import for_many_ranks, pieces_at_most
-from coppice.comparison.sizes.ordered import num_rows
 from coppice.comparison.sizes.search import SizeSearch
+from coppice.comparison.sizes.unstepped import in_pieces_us
 from coppice.errors import CoppiceError, InputError, UnreachableError
 from coppice.planners.alternatives import REACH, Alternative, Preferred, Timer, preferred
 from coppice.planners.choice import PlannerOutput, from_catalogue, optimal_planner
@@ -51,9 +51,9 @@ NEAR = 1.002
 
 _MOST_PACKED, _MOST_AROUND = 16, 128
 """Ranks for which trees are packed from one root as well: of any network, and where all hang on the same switches."""
-_FEW_ROWS, _MOST_NEAR = 2**12, 3
-"""Transfers of an algorithm that is worth a look in another order although it is not the fastest, and how many are.
-Other orders suit what has steps: trees of any kind are found elsewhere."""
+_MOST_NEAR = 3
+"""Algorithms of few transfers in steps that are worth a look in another order although they are not the fastest ones.
+Trees of any kind are found elsewhere."""
 _MOST_ROWS = 2**20
 """Transfers that doubling a parameter makes at most on many ranks."""
 
@@ -404,7 +404,8 @@ def _of_the_catalogue(
         if keep is not None and not keep(body):
             continue
         for size in known:
-            below_us = known[size] * (near if size in limits and _is_short(bodies) else 1.0)
+            is_near = near > 1 and size in limits and bodies.candidate.doubled is None and is_short(body)
+            below_us = known[size] * (near if is_near else 1.0)
             if known[size] <= limits.get(size, 0.0) or _least_busy_us(bodies, size, model) >= below_us:
                 continue
             parameters, time_us = fastest_value(
@@ -413,8 +414,10 @@ def _of_the_catalogue(
             budget -= bodies.transfers if ranks > MANY_RANKS else 0
             if time_us < known[size] * (1 - 1e-9):
                 known[size], taken[size] = time_us, _alternative(bodies, parameters)
-            elif time_us < below_us * (1 - 1e-9):
-                close.append((time_us, len(close), _alternative(bodies, parameters)))
+            elif is_near:
+                hoped_us = min(time_us, in_pieces_us(body, size, times, below_us, known[size]))
+                if hoped_us < below_us * (1 - 1e-9):
+                    close.append((hoped_us, len(close), _alternative(bodies, parameters)))
     found = [*taken.values(), *(each for _, _, each in sorted(close)[:_MOST_NEAR])]
     return list({id(each): each for each in found}.values())
 
@@ -448,13 +451,6 @@ _CARRIED = (
     *("path", "path_start", "path_nodes", "after_start", "after"),
 )
 """Columns of a schedule that say what is carried out."""
-
-
-def _is_short(bodies: Bodies) -> bool:
-    """Whether a candidate has few transfers in steps, and no number of segments to look for."""
-    body = bodies.body(1)
-    stepped = isinstance(body, Schedule) and int(body.step.max(initial=-1)) >= 0
-    return stepped and bodies.candidate.doubled is None and num_rows(body) <= _FEW_ROWS
 
 
 def _bodies(problem: Problem, variant: AlgorithmVariant, plain: Bound, *, relaying: bool) -> Bodies | None:

@@ -19,7 +19,7 @@ import numpy as np
 from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.comparison.measurement import AlgorithmVariant, Bodies
-from coppice.comparison.sizes.ordered import num_rows
+from coppice.comparison.sizes.candidates import num_rows
 from coppice.errors import InputError
 from coppice.simulation.models import Model
 from coppice.simulation.simulator import fastest

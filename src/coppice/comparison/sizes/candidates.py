@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from math import inf
+from typing import TypeGuard
 
 from coppice.planners.alternatives import Alternative
-from coppice.schedule.forest import Forest
+from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.messages import messages_of_routed, routed_body
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import TransportProfile
@@ -18,6 +19,8 @@ NEARBY = 1.3
 """What takes so many times the fastest as it is made may be the fastest in another order."""
 ABOUT = 0.01
 """Share of the time that all further doublings of the pieces are to save where candidates are only told apart."""
+FEW_ROWS = 2**12
+"""Transfers that take next to no time to put in order."""
 
 
 @dataclass(frozen=True)
@@ -45,6 +48,17 @@ def about_us(
     if found > best_us * (1 + ABOUT):
         return found
     return times.fastest(body, size_bytes, below_us=near_us, give_up_us=near_us).time_us
+
+
+def is_short(body: Schedule | Forest) -> TypeGuard[Schedule]:
+    """Whether a schedule has few rows and these have steps: other orders take next to no time to look at."""
+    stepped = isinstance(body, Schedule) and int(body.step.max(initial=-1)) >= 0
+    return stepped and num_rows(body) <= FEW_ROWS
+
+
+def num_rows(body: Schedule | Forest) -> int:
+    """Transfers of a schedule, or those that a forest is lowered to at least."""
+    return body.num_transfers if isinstance(body, Schedule) else expanded_edges(body)
 
 
 def as_it_is_us(body: Schedule, size_bytes: int, model: Model, below_us: float) -> float:

@@ -12,8 +12,8 @@ from coppice.bounds.optimum import bound_of
 from coppice.bounds.problem import Problem
 from coppice.collectives import Collective
 from coppice.comparison.promising import MANY_RANKS
+from coppice.comparison.sizes.candidates import num_rows
 from coppice.comparison.sizes.exchanges import exchanges_on_rails
-from coppice.comparison.sizes.ordered import num_rows
 from coppice.comparison.sizes.pipelined import likeliest, pipelined_us
 from coppice.comparison.sizes.side_by_side import side_by_side
 from coppice.planners.alternatives import Alternative, Timer

@@ -32,7 +32,7 @@ from coppice.planners.ordering import (
     turned_round,
     without_steps,
 )
-from coppice.schedule.forest import Forest, expanded_edges
+from coppice.schedule.forest import Forest
 from coppice.schedule.lower import chunk_bounds, lower
 from coppice.schedule.messages import Alike, RoutedBody, messages_of_routed, routed_body
 from coppice.schedule.plan import Parameter
@@ -114,7 +114,7 @@ class OrderSearch:
         self.budget = budget
         self.most_pieces = most_pieces
         self.alike = alike
-        plain = _plain_rows(body)
+        plain = plain_rows(body)
         # Rows in other orders have the same routes.
         self._own = None if plain is None or alike is not None else routed_body(plain)
         self.rows = plain if self._own is None else self._own.schedule
@@ -232,7 +232,7 @@ class OrderSearch:
         rows, key = self.rows, (size_bytes, profile.name)
         assert rows is not None
         if key not in self._known_ways:
-            self._known_ways[key] = longest_ways(rows, _durations(rows, size_bytes, profile, self.model))
+            self._known_ways[key] = longest_ways(rows, durations_us(rows, size_bytes, profile, self.model))
         return self._known_ways[key]
 
     def _in_as_many(
@@ -347,7 +347,7 @@ class OrderSearch:
     def _from_behind(self, rows: Schedule, size_bytes: int, like: Ordered) -> Ordered:
         """In the order of the longest ways backwards: what reduces is what copies, turned round."""
         back = turned_round(rows)
-        ways = longest_ways(back, _durations(back, size_bytes, like.profile, self.model))
+        ways = longest_ways(back, durations_us(back, size_bytes, like.profile, self.model))
         cut = by_longest_way(back, ways, like.pieces, pieces_first=False)
         timeline = self._run(cut, size_bytes, like.profile)
         forwards = replace(turned_round(cut), topology=rows.topology)
@@ -458,12 +458,7 @@ def _same_paths(one: Schedule, other: Schedule) -> bool:
     return one.path_start is other.path_start and one.path_nodes is other.path_nodes
 
 
-def num_rows(body: Schedule | Forest) -> int:
-    """Transfers of a schedule, or those that a forest is lowered to at least."""
-    return body.num_transfers if isinstance(body, Schedule) else expanded_edges(body)
-
-
-def _plain_rows(body: Schedule | Forest) -> Schedule | None:
+def plain_rows(body: Schedule | Forest) -> Schedule | None:
     """The rows with their routes and without steps; None where they do something else then."""
     if isinstance(body, Forest):
         return None if body.branches_at_switches else lower(body)
@@ -475,7 +470,7 @@ def _plain_rows(body: Schedule | Forest) -> Schedule | None:
     return plain
 
 
-def _durations(
+def durations_us(
     rows: Schedule, size_bytes: int, profile: TransportProfile, model: Model
 ) -> NDArray[np.float64]:
     """What each row takes by itself, in microseconds: its bytes on its slowest link, latencies and costs."""

@@ -14,15 +14,25 @@ from weakref import WeakKeyDictionary
 from coppice.bounds.network import TRANSPOSED
 from coppice.bounds.problem import Problem
 from coppice.bounds.result import Bound
-from coppice.comparison.sizes.candidates import NEARBY, Candidate, about_us, for_size, in_profile_us
+from coppice.collectives import Collective
+from coppice.comparison.sizes.candidates import (
+    FEW_ROWS,
+    NEARBY,
+    Candidate,
+    about_us,
+    for_size,
+    in_profile_us,
+    num_rows,
+)
 from coppice.comparison.sizes.effort import Effort
 from coppice.comparison.sizes.exchanges import ExchangeCandidates
 from coppice.comparison.sizes.grown import GrownTrees
 from coppice.comparison.sizes.matched import Matched, Matcher
 from coppice.comparison.sizes.mirrored import mirror_of
-from coppice.comparison.sizes.ordered import OrderSearch, num_rows
+from coppice.comparison.sizes.ordered import OrderSearch
 from coppice.comparison.sizes.reworked import MOST_ROWS, ReworkStart, fastest_rework
 from coppice.comparison.sizes.shaped import ShapedSchedules
+from coppice.comparison.sizes.unstepped import in_pieces_us
 from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.schedule.forest import Forest
@@ -38,7 +48,7 @@ ORDER_GAIN = 0.002
 """Share of the time that an order has to save: schedules as they are made have fewer rows, and suit more sizes."""
 
 _MOST_ORDERED, _MOST_REWORKED = 5, 3
-_FEW_ROWS, _MOST_SMALL = 2**12, 3
+_MOST_SMALL = 3
 """Beside the first ones, so many of those are put in order that have few transfers: they take next to no time."""
 _LOADED = 0.1
 """Trees are packed in weights where links that are full all the time take this share of the fastest time: weights spare
@@ -88,14 +98,17 @@ class SizeSearch:
         best_us = min(each.time_us for each in as_made)
         if best_us <= limit_us or not self.effort.ordering:
             return []
-        ranked = [self._with_mirror(each, size_bytes, best_us * NEARBY) for each in as_made]
+        ranked = [self._otherwise(each, size_bytes, best_us) for each in as_made]
         busy_us = size_bytes * float(self.plain.inv_rate / self.problem.shards) / 1000
         self.say("growing trees of few hops")
         for one in self._grown.at(loaded=busy_us > _LOADED * best_us):
             found = about_us(one.made.body, size_bytes, self.times, best_us * NEARBY, best_us)
             made_for = Candidate(found, for_size(one, size_bytes))
-            ranked.append(self._with_mirror(made_for, size_bytes, best_us * NEARBY))
-        ranked += self._shaped.at(size_bytes, best_us)
+            ranked.append(self._otherwise(made_for, size_bytes, best_us))
+        shaped = self._shaped.at(size_bytes, best_us)
+        if self.problem.collective is Collective.ALL_REDUCE:  # others were told apart in pieces
+            shaped = [self._otherwise(each, size_bytes, best_us) for each in shaped]
+        ranked += shaped
         self.say("routing whole blocks")
         ranked += self._exchanges.at(size_bytes, best_us, limit_us)
         self.say("matching chunks with links")
@@ -107,7 +120,7 @@ class SizeSearch:
             key=lambda each: each.hoped_us,
         )
         unlike = _unlike(near)
-        small = [each for each in unlike[_MOST_ORDERED:] if num_rows(each.one.made.body) <= _FEW_ROWS]
+        small = [each for each in unlike[_MOST_ORDERED:] if num_rows(each.one.made.body) <= FEW_ROWS]
         best = (lowest.one, lowest.time_us)
         for ones in (unlike[:_MOST_ORDERED], small[:_MOST_SMALL]):
             best = self._in_order(ones, size_bytes, best[1], limit_us) or best
@@ -115,14 +128,14 @@ class SizeSearch:
         best = self._reworked(starts, size_bytes, best[1], near_us, limit_us) or best
         return [best] if best[1] < best_us else []
 
-    def _with_mirror(self, found: Candidate, size_bytes: int, near_us: float) -> Candidate:
-        """A candidate with what its mirror takes."""
-        back = self._mirror(found.one)
-        return (
-            found
-            if back is None
-            else replace(found, otherwise_us=about_us(back, size_bytes, self.times, near_us, 0.0))
-        )
+    def _otherwise(self, found: Candidate, size_bytes: int, best_us: float) -> Candidate:
+        """A candidate with what its mirror takes, or its rows in pieces."""
+        near_us, back = best_us * NEARBY, self._mirror(found.one)
+        if back is None:
+            otherwise_us = in_pieces_us(found.one.made.body, size_bytes, self.times, near_us, best_us)
+        else:
+            otherwise_us = about_us(back, size_bytes, self.times, near_us, 0.0)
+        return replace(found, otherwise_us=otherwise_us)
 
     def _mirror(self, one: Alternative) -> Schedule | None:
         """What reduces, turned round; copies go as soon as they can anyhow."""

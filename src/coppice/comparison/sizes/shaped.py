@@ -17,7 +17,7 @@ from coppice.planners.alternatives import Alternative, Timer
 from coppice.planners.choice import PlannerOutput
 from coppice.planners.cube_exchange import exchanged_in_cube
 from coppice.planners.exchanges_between_boxes import exchanged_between_boxes, ways_in_stages
-from coppice.planners.ordering import pipelined, turned_round
+from coppice.planners.ordering import turned_round
 from coppice.planners.over_boxes import rails
 from coppice.planners.over_groups import shared_over_groups, switch_groups
 from coppice.planners.spread_over_boxes import SpreadShape
@@ -35,8 +35,6 @@ _MOST_SHARED, _MOST_SHARED_IN_VAIN = 2**15, 3
 that gain nothing."""
 _MOST_SIDE_BY_SIDE = 2**18
 """Transfers of a broadcast along trees side by side."""
-_STAGED_PIECES = 4
-"""Pieces that show what an exchange between boxes comes to."""
 _CUBE_PIECES = (1, 2, 3, 4, 6, 8, 12, 16)
 """Pieces of an exchange in a hypercube: each needs all the steps, of which some runtimes have 64 at most."""
 
@@ -70,7 +68,11 @@ class ShapedSchedules:
         if problem.weights is not None or problem.topology.num_ranks > MOST_RANKS:
             return []
         if self._exchanges:
-            return [self._in_stages(each, size_bytes, best_us) for each in self._exchanges]
+            times = [self.time_us(each.made.body, size_bytes) for each in self._exchanges]
+            return [
+                Candidate(time_us, for_size(each, size_bytes))
+                for each, time_us in zip(self._exchanges, times, strict=True)
+            ]
         below_us = best_us * NEARBY
         found = self._spread.fastest(
             size_bytes, lambda body, limit_us: self._copied_us(body, size_bytes, limit_us), below_us
@@ -190,14 +192,6 @@ class ShapedSchedules:
         about = {least * 2**doubled // 2 for least in (2, 3) for doubled in range(most.bit_length())} | {most}
         numbers = {in_full_lines(each, size_bytes, chunks) for each in profiles for chunks in about}
         return sorted(each for each in numbers if each <= min(most, -(-size_bytes // LEAST_CHUNK_BYTES)))
-
-    def _in_stages(self, one: Alternative, size_bytes: int, best_us: float) -> Candidate:
-        """An exchange between boxes with what it takes, as it is and in pieces that follow each other."""
-        body = one.made.body
-        assert isinstance(body, Schedule)
-        cut = pipelined(body, _STAGED_PIECES, 1)
-        in_pieces_us = as_it_is_us(cut, size_bytes, self.model, best_us * NEARBY)
-        return Candidate(self.time_us(body, size_bytes), for_size(one, size_bytes), otherwise_us=in_pieces_us)
 
     @cached_property
     def _exchanges(self) -> list[Alternative]:
