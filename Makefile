@@ -213,7 +213,7 @@ test-python-%:
 	$(BIN)/python -m pytest -m "not slow" $(addprefix tests/,$(subst +, ,$*))
 
 test-slow: setup
-	$(BIN)/python -m pytest -m slow
+	COPPICE_DRAWS=new $(BIN)/python -m pytest -m slow
 
 # All cores compile, also while pip, one process, unpacks; then all checks, each one process, share what testers may use.
 test:

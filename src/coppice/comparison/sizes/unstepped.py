@@ -26,10 +26,10 @@ _PIECES, _LAG = 4, 1
 def in_pieces_us(
     body: Schedule | Forest, size_bytes: int, times: KnownTimes, near_us: float, best_us: float
 ) -> float:
-    """Time of a schedule of few rows with steps, if they go in pieces; for ever, if that is not near, or it has none.
+    """Time of a schedule of few rows with steps, if they go in pieces; for ever, if it has none.
 
     Args:
-        near_us: What takes longer is not looked at closely.
+        near_us: What takes longer is not looked at closely, and may take for ever.
         best_us: What takes less is looked at in the best number of pieces.
 
     Examples:
