@@ -4,8 +4,8 @@ CXX ?= g++
 TORCH ?= 1
 MPI ?= 1
 RUNS ?= 10000
-# Processes that test at a time; more than two get in each other's way where tests start ranks of their own.
-TESTERS ?= 2
+# Processes that test at a time: one more than cores, since some wait for ranks that they start.
+TESTERS ?= 3
 # A process tests some folders: it reads only their files, and reports to nobody. What no part names is one more, the
 # first; the longest come next, and the shortest last, so that all end together.
 PARTS := training run innetwork+bounds planners comparison tuning iteration cli docs program simulation
