@@ -261,3 +261,15 @@ def test_boxes_that_pass_on_wait_for_a_crossing_and_receive_no_more_than_their_l
     assert found.time_us == Fraction(180 + 28, 3)
     assert limit_words(found).endswith("3 other boxes in all at 3 GB/s, and 9.33 us of latency")
     assert witness_record(found)["boxed"]
+
+
+@pytest.mark.parametrize("collective", [Collective.BROADCAST, Collective.ALL_REDUCE, Collective.ALL_GATHER])
+def test_fitted_latencies_of_any_length_have_a_least_time(collective: Collective) -> None:
+    """A distance over several slow messages is a latency too, and figures that were fitted have many digits."""
+    topology = drawn_boxes(random.Random(3), (3, 3, 3))
+    root = 0 if collective is Collective.BROADCAST else None
+    problem = Problem(topology, collective, root=root)
+    for message_us in (243.8123456789, 99_999.87654321, 12_345_678.9):
+        bound = TimeBounds(problem, MessageCosts(message_us=message_us)).least(2**20)
+        assert bound.time_us >= Fraction(str(message_us)) * (1 - Fraction(1, 10**6))
+        check_time_bound(bound)

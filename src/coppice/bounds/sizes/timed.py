@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from fractions import Fraction
 from heapq import heapify, heappop, heappush
-from math import floor, lcm
+from math import ceil, floor, lcm
 
 import numpy as np
 from numpy.typing import NDArray
@@ -15,6 +15,8 @@ from coppice.topology.model import Topology
 
 FINEST = 10**6
 """Units of time in a nanosecond at most; a latency that needs more is rounded down, so that bounds stay true."""
+MOST_UNITS = 2**40 - 1
+"""Units that the way through all nodes may take: a distance can be the latency of a link."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -69,7 +71,10 @@ class TimedNetwork:
                 each + message * int(sent) + crossing * int(left)
                 for each, sent, left in zip(exact, sends.tolist(), leaves.tolist(), strict=True)
             ]
-        units = min(lcm(1, *{each.denominator for each in exact}), FINEST)
+        longest = topology.num_nodes * ceil(max(exact, default=Fraction(0)))
+        units = min(
+            lcm(1, *{each.denominator for each in exact}), FINEST, max(1, MOST_UNITS // max(1, longest))
+        )
         made = cls(
             topology=topology,
             num_nodes=topology.num_nodes,
