@@ -35,7 +35,7 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.messages import messages_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation import Model, Sharing
-from coppice.simulation.simulator import run
+from coppice.simulation.engine import run
 from coppice.topology.presets import preset
 from measure import peak_gib
 from tables import Table, number, replace_generated

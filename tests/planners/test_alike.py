@@ -15,8 +15,8 @@ from coppice.planners.alike import _balanced, alike, balanced_trees, images, lev
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import messages_of_routed, routed_body
 from coppice.schedule.verification.transfers import verify_schedule
+from coppice.simulation.engine import run
 from coppice.simulation.models import model_of
-from coppice.simulation.simulator import run
 from coppice.topology import preset
 from coppice.topology.operations import remove_links
 from coppice.topology.symmetry import find_symmetry

@@ -23,8 +23,8 @@ from coppice.simulation.channels import (
     transport_profile,
     with_transport,
 )
+from coppice.simulation.engine import run
 from coppice.simulation.models import Model, Sharing
-from coppice.simulation.simulator import run
 from coppice.simulation.utilisation import busiest_links, check_conservation
 from coppice.topology import Topology, preset, star, subset
 from coppice.topology.generation import generation_of

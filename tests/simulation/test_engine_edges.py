@@ -23,8 +23,8 @@ from coppice.schedule.forest import Forest, Phase
 from coppice.schedule.messages import _distinct_rows, messages_of
 from coppice.schedule.schedule import Op, Schedule, in_pieces
 from coppice.simulation import ALPHA_BETA, Model, Sharing, Timeline, fastest, simulator
+from coppice.simulation.engine import run
 from coppice.simulation.models import model_of
-from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Reason
 from coppice.topology.presets import preset
 from planners.template_cases import plan_templates

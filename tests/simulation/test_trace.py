@@ -16,9 +16,9 @@ from coppice.collectives import Collective
 from coppice.errors import CheckError, InputError
 from coppice.planners.forest.planner import plan_forest
 from coppice.schedule.messages import messages_of
+from coppice.simulation.engine import run
 from coppice.simulation.jobs import Job, simulate_together
 from coppice.simulation.models import Model, Sharing
-from coppice.simulation.simulator import run
 from coppice.simulation.timeline import (
     MessageHops,
     Reason,

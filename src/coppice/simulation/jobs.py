@@ -30,8 +30,9 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, Routes, messages_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import transport_profiles
+from coppice.simulation.engine import run
 from coppice.simulation.models import Model, Sharing, model_of
-from coppice.simulation.simulator import fastest, run
+from coppice.simulation.simulator import fastest
 from coppice.simulation.timeline import Timeline
 from coppice.simulation.utilisation import link_time_us, passages
 from coppice.text import parse_size

@@ -44,8 +44,8 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.lower import lower
 from coppice.schedule.messages import Messages, Routes
 from coppice.schedule.schedule import Schedule, hops_of, routed
+from coppice.simulation.engine import run
 from coppice.simulation.models import Model
-from coppice.simulation.simulator import run
 from coppice.simulation.timeline import Timeline
 from coppice.topology.routing import Router
 

@@ -29,7 +29,8 @@ from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule, in_parts, routed
 from coppice.schedule.steady import SteadyRates
 from coppice.simulation.models import Model, model_of
-from coppice.simulation.simulator import fastest, steady_inv_rate
+from coppice.simulation.simulator import fastest
+from coppice.simulation.steady_rate import steady_inv_rate
 from coppice.simulation.timeline import Timeline, time_by_reason
 from coppice.simulation.utilisation import busiest_links
 from coppice.topology.model import Topology
@@ -361,7 +362,7 @@ def steady_rates(plan: Plan, *, model: Model | None = None) -> SteadyRates:
     """Rate of a plan in messages of unbounded size; not known of more transfers than can be simulated at once.
 
     Args:
-        model: As :func:`coppice.simulation.simulator.steady_inv_rate`.
+        model: As :func:`coppice.simulation.steady_rate.steady_inv_rate`.
 
     Examples:
         >>> from coppice.planners.planning import plan

@@ -5,32 +5,23 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping, MutableMapping
 from dataclasses import dataclass, replace
-from fractions import Fraction
-from math import lcm
 from os import PathLike
-from types import SimpleNamespace
 from typing import Any, Literal
 
 import numpy as np
-from numpy.typing import NDArray
 
-from coppice import _core
 from coppice.arguments import checked
-from coppice.collectives import Collective
 from coppice.errors import InputError
-from coppice.rows import distinct, offsets
+from coppice.rows import distinct
 from coppice.schedule.files.plan_file import body_of
 from coppice.schedule.forest import Forest
-from coppice.schedule.loads import grouped_sums
-from coppice.schedule.lower import size_and_weight
 from coppice.schedule.messages import Messages, RoutedBody, messages_of_routed, routed_body
-from coppice.schedule.plan import Plan
 from coppice.schedule.schedule import Schedule
-from coppice.simulation.channels import TransportProfile, transport_profiles, with_transport
+from coppice.simulation.channels import TransportProfile, transport_profiles
+from coppice.simulation.engine import run
 from coppice.simulation.models import Model, Sharing, model_of
-from coppice.simulation.timeline import MessageHops, Rates, Timeline
+from coppice.simulation.timeline import Timeline
 from coppice.text import size_of
-from coppice.topology.model import Topology
 
 
 @checked
@@ -74,134 +65,6 @@ def simulate(
     """
     count = None if pieces == "best" else pieces
     return fastest(body_of(plan), size_of(size_bytes), model=model_of(model), pieces=count)
-
-
-_NS_PER_US = 1000.0
-
-
-def run(
-    messages: Messages,
-    *,
-    model: Model,  # What messages cost beside rates and latencies of links
-    collective: Collective,  # What the messages carry out, for the bus bandwidth
-    size_bytes: int,  # M in bytes, for the bandwidths
-    profile: TransportProfile | None = None,  # Protocol and channels; None: all bytes on the wire are data
-    pieces: int = 1,  # What chunks were cut into, for the record
-    # Record when each message begins on each of its links; without, it takes less memory and there is no
-    # critical path
-    keep_hops: bool = True,
-    keep_rates: bool = False,  # Record every rate that a message gets, where links are shared fairly
-    give_up_us: float = math.inf,  # Simulate no further: what takes longer takes for ever
-) -> Timeline:
-    """Simulate messages made by :func:`~coppice.schedule.messages.messages_of`."""
-    burst_us = _bursts_us(messages.topology, model)
-    messages = with_transport(messages, TransportProfile() if profile is None else profile, model=model)
-    topology, routes = messages.topology, messages.routes
-    sender, receiver, links = topology.rank[routes.src], topology.rank[routes.dst], routes.links
-    if messages.alike is not None:
-        links = messages.alike.links(links)
-        sender, receiver = messages.alike.rank[sender], messages.alike.rank[receiver]
-    overhead_us = messages.overhead_us
-    if overhead_us is None:
-        overhead_us = np.where(sender >= 0, model.overhead_us, 0.0)
-    busy = model.send_us or model.receive_us or model.copy_gb_per_s is not None
-    if busy and not model.workers:  # any number of workers: what they do is a latency at either end
-        overhead_us = overhead_us + np.where(sender >= 0, model.send_us, 0.0)
-        overhead_us = overhead_us + np.where(receiver >= 0, model.receive_us, 0.0)
-    added = messages.added_bytes
-    traffic = SimpleNamespace(
-        route=messages.route,
-        bytes=messages.num_bytes,
-        added=added if model.reduce_gb_per_s is not None else added[:0],
-        wave=messages.wave,
-        job=messages.job,
-        due=messages.due_us * _NS_PER_US,
-        send_gate=messages.send_gate,
-        receive_gate=messages.receive_gate,
-        chained=messages.chained,
-        after_start=messages.after_start,
-        after=messages.after,
-    )
-    fabric = SimpleNamespace(
-        rate=topology.capacity / topology.denominator,
-        latency=topology.latency_us * _NS_PER_US,
-        burst=np.pad(burst_us, (0, topology.num_links - len(burst_us) if model.burst_bytes else 0))
-        * _NS_PER_US,
-        route_start=routes.link_start,
-        route_links=links,
-        overhead=overhead_us * _NS_PER_US,
-        sender=sender,
-        receiver=receiver,
-        num_gpus=topology.num_ranks,
-        send_occupancy=np.full(len(sender), model.send_us * _NS_PER_US),
-        receive_occupancy=np.full(len(sender), model.receive_us * _NS_PER_US),
-        group=_worker_groups(topology, model) if busy and model.workers else np.zeros(0, dtype=np.int32),
-    )
-    fair = model.sharing is Sharing.FAIR
-    options = SimpleNamespace(
-        fair=fair,
-        store_and_forward=model.store_and_forward,
-        send_engines=model.send_engines,
-        receive_engines=model.receive_engines,
-        add_rate=model.reduce_gb_per_s or 0.0,
-        buffered=model.buffered,
-        workers=model.workers,
-        copy_rate=model.copying_gb_per_s(size_bytes) or 0.0,
-        keep_hops=keep_hops,
-        keep_rates=keep_rates,
-        give_up=give_up_us * _NS_PER_US,
-    )
-    found = _core.simulate_messages(traffic, fabric, options)
-    if found["finished"] < messages.count:
-        row = int(messages.first_row[np.flatnonzero(found["start"] < 0)[0]])
-        raise InputError(
-            f"expected dependencies without circles, but transfer {row} waits for itself: verify the schedule."
-        )
-    for column in ("start", "arrived", "done", "hop_begin", "hop_end", "link_busy", "rate_since"):
-        found[column] /= _NS_PER_US
-    return Timeline(
-        messages=messages,
-        model=model,
-        collective=collective,
-        size_bytes=size_bytes,
-        pieces=pieces,
-        protocol=None if profile is None else profile.name,
-        start_us=found["start"],
-        arrived_us=found["arrived"],
-        finish_us=found["done"],
-        cause=found["cause"],
-        reason=found["reason"],
-        hops=_hops(messages, found, fair=fair) if keep_hops else None,
-        limit=found["limit"] if fair else None,
-        rates=Rates(message=found["rate_message"], since_us=found["rate_since"], gb_per_s=found["rate"])
-        if fair and keep_rates
-        else None,
-        link_busy_us=found["link_busy"],
-        link_bytes=found["link_bytes"],
-    )
-
-
-def _hops(messages: Messages, found: dict[str, Any], *, fair: bool) -> MessageHops:
-    hops = np.ones(messages.count, dtype=np.int64) if fair else messages.routes.num_links[messages.route]
-    return MessageHops(
-        start=offsets(hops),
-        begin_us=found["hop_begin"],
-        end_us=found["hop_end"] if len(found["hop_end"]) else None,
-        behind=found["hop_behind"],
-    )
-
-
-def _bursts_us(topology: Topology, model: Model) -> NDArray[np.float64]:
-    """Time in which the bucket of each link fills; empty where links have none."""
-    if not model.burst_bytes:
-        return np.zeros(0)
-    return float(model.burst_bytes) * topology.denominator / topology.capacity / 1000
-
-
-def _worker_groups(topology: Topology, model: Model) -> NDArray[np.int32]:
-    """Whose workers each rank shares."""
-    ranks = topology.num_ranks
-    return np.zeros(ranks, dtype=np.int32) if model.shared_workers else np.arange(ranks, dtype=np.int32)
 
 
 MOST_PIECES = 256
@@ -497,59 +360,7 @@ class _Search:
         )
 
 
-_EXACT = 2**50
-"""Whole numbers below are exact in floating point, divided by a thousand and multiplied again too."""
-
-
-def steady_inv_rate(plan: Plan, *, model: Model | None = None) -> Fraction | None:
-    """Time per shard (ns per byte) in messages of unbounded size, exactly: what bytes alone take.
-
-    A plan without steps is cut into ever more pieces, until its busiest link is busy all the time. A schedule with
-    steps is not cut: what waits for another step leaves links idle whatever the size. It is simulated without
-    latencies and costs, in a size of which every message takes a whole number of nanoseconds on every link, since sums
-    and maxima of such are exact in floating point.
-
-    Args:
-        model: Says whether a rank waits for all of a step before it begins the next one; None is the default.
-
-    Returns:
-        The time; None where no such size has fewer than 2^50 bytes.
-
-    Examples:
-        In a hypercube of 8 links of a binomial tree are busy in one of its four phases each:
-
-        >>> from coppice.planners.planning import plan
-        >>> made = plan("hypercube", "broadcast", algorithm="binomial").plan
-        >>> str(made.inv_rate), str(steady_inv_rate(made))
-        ('1', '4')
-    """
-    chosen, body = model_of(model), plan.body
-    if isinstance(body, Forest) or not body.num_transfers or int(body.step.min()) < 0:
-        return plan.inv_rate
-    topology = body.topology
-    weights, shares = body.slot_weight, grouped_sums(body.chunk_slot, body.chunk_share, len(body.slot_weight))
-    whole = (
-        size_and_weight(body, 0)[1] * lcm(*filter(None, shares)) * lcm(*np.unique(topology.capacity).tolist())
-    )
-    if not whole:  # no slot has any bytes
-        return plan.inv_rate
-    if whole * max(1, len(weights)) >= _EXACT or topology.denominator >= _EXACT:
-        return None
-    # Rates in whole numbers: a byte takes as many times longer as the denominator says.
-    plain = replace(topology, denominator=1, latency_us=np.zeros_like(topology.latency_us))
-    free = Model(name=chosen.name, overhead_us=0.0, buffered=chosen.buffered)
-    bind = chosen.steps_bind or _too_many_messages(body)
-    messages = messages_of_routed(
-        routed_body(replace(body, topology=plain)), whole, pieces=1, steps_bind=bind
-    )
-    found = run(messages, model=free, collective=body.collective, size_bytes=whole, keep_hops=False)
-    nanoseconds = round(found.time_us * _NS_PER_US)
-    if nanoseconds >= _EXACT:
-        return None
-    return Fraction(nanoseconds * topology.denominator, whole) * plan.problem.shards
-
-
-def _too_many_messages(body: Schedule | Forest) -> bool:
+def too_many_messages(body: Schedule | Forest) -> bool:
     """Whether rows of one step have to travel together although a model lets each go on its own."""
     return _has_many_rows(body, _MANY_ROWS)
 
@@ -561,7 +372,7 @@ def _has_many_rows(body: Schedule | Forest, most: int) -> bool:
 
 def _ways_of_steps(body: Schedule | Forest, model: Model) -> tuple[bool, ...]:
     """Whether steps bind, in the ways that are simulated: of many rows they do first, as messages are fewer then."""
-    if model.steps_bind or _too_many_messages(body):
+    if model.steps_bind or too_many_messages(body):
         return (True,)
     return (True, False) if _has_many_rows(body, _FEW_ROWS) or _joins(body) else (False,)
 

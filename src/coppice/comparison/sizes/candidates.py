@@ -11,9 +11,10 @@ from coppice.schedule.forest import Forest, expanded_edges
 from coppice.schedule.messages import messages_of_routed, routed_body
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import TransportProfile
+from coppice.simulation.engine import run
 from coppice.simulation.known_times import KnownTimes
 from coppice.simulation.models import Model
-from coppice.simulation.simulator import fastest, run
+from coppice.simulation.simulator import fastest
 
 NEARBY = 1.3
 """What takes so many times the fastest as it is made may be the fastest in another order."""

@@ -39,8 +39,9 @@ from coppice.schedule.plan import Parameter
 from coppice.schedule.schedule import Schedule, routed
 from coppice.schedule.verification.transfers import verify_schedule
 from coppice.simulation.channels import TransportProfile, transport_profiles
+from coppice.simulation.engine import run
 from coppice.simulation.models import Model, Sharing
-from coppice.simulation.simulator import least_in_profile_us, most_pieces, run
+from coppice.simulation.simulator import least_in_profile_us, most_pieces
 from coppice.simulation.timeline import Timeline
 from coppice.text import plural
 

@@ -27,8 +27,8 @@ from coppice.schedule.lower import chunk_bounds, lower
 from coppice.schedule.messages import messages_of_routed, routed_body
 from coppice.schedule.schedule import Op, Schedule, in_pieces, routed
 from coppice.simulation.channels import TransportProfile
+from coppice.simulation.engine import run
 from coppice.simulation.models import Model, Sharing
-from coppice.simulation.simulator import run
 
 MOST_ROWS = 2**14
 """Transfers of a schedule that is improved."""

@@ -87,11 +87,8 @@ class ShapedSchedules:
             "direct": shape.direct,
             "home_last": shape.home_last,
         }
-        over, made = (
-            "ranks" if self._spread.apart else "boxes",
-            PlannerOutput(body=body, parameters=parameters),
-        )
-        name = f"spread over {over} in {plural(shape.turns, 'turn')}"
+        name = f"spread over {'ranks' if self._spread.apart else 'boxes'} in {plural(shape.turns, 'turn')}"
+        made = PlannerOutput(body=body, parameters=parameters)
         one = Alternative(name=name, made=made, size_bytes=size_bytes)
         return self._as_asked(Candidate(hoped_us, one), size_bytes)
 
@@ -201,9 +198,8 @@ class ShapedSchedules:
         for stages in ways_in_stages(0 if joined is None else len(joined[0])):
             body = exchanged_between_boxes(self.problem, stages)
             if body is not None:
-                made = PlannerOutput(body=body, parameters={"between_boxes": " x ".join(map(str, stages))})
-                name = "exchange over rails" + (
-                    " in stages of " + " x ".join(map(str, stages)) if len(stages) > 1 else ""
-                )
+                words = " x ".join(map(str, stages))
+                name = "exchange over rails" + (f" in stages of {words}" if len(stages) > 1 else "")
+                made = PlannerOutput(body=body, parameters={"between_boxes": words})
                 found.append(Alternative(name=name, made=made))
         return found

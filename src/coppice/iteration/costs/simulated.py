@@ -43,9 +43,10 @@ from coppice.schedule.forest import Forest
 from coppice.schedule.messages import Messages, messages_of
 from coppice.schedule.schedule import Schedule
 from coppice.simulation.channels import transport_profiles
+from coppice.simulation.engine import run
 from coppice.simulation.jobs import joined
 from coppice.simulation.models import DEFAULT_MODEL, Model
-from coppice.simulation.simulator import fastest, run
+from coppice.simulation.simulator import fastest
 from coppice.simulation.timeline import Timeline
 from coppice.text import suggestion
 from coppice.topology.model import NodeKind, Topology
